@@ -1,0 +1,35 @@
+# make demo, make test: each makes its own .venv first.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test test-slow bench lint jobs clean
+
+$(READY): requirements.txt requirements-dev.txt pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -r requirements-dev.txt
+	touch $@
+
+demo: $(READY)
+	$(BIN)/fedsm data synth demo_data --sites 6 --seed 0 --force
+	$(BIN)/fedsm run --task retinal --data demo_data --rounds 20 --size 64 --lr 3e-3 --out runs/demo --force
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+test-slow: $(READY)
+	$(BIN)/python -m pytest -m slow
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks.run
+
+lint: $(READY)
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+jobs: $(READY)
+	$(BIN)/fedsm job export --task retinal --selector gradient --out jobs
+	$(BIN)/fedsm job export --task prostate --selector gradient --out jobs
+
+clean:
+	rm -rf $(VENV) demo_data runs build dist .pytest_cache .ruff_cache

@@ -1,0 +1,77 @@
+"""Settings of a job from a task's and a method's YAML file and what the person asked for."""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import Any
+
+import yaml
+from fedsm.errors import UserError
+from fedsm.settings import JobSettings
+from fedsm.tracks import KINDS
+
+SELECTORS = sorted(k.removeprefix("selector_") for k in KINDS if k.startswith("selector_"))
+
+
+def available(what: str) -> list[str]:
+    """Names of the `tasks` or `methods` that have a YAML file."""
+    return sorted(p.name.removesuffix(".yaml") for p in (resources.files("app_fedsm") / what).iterdir())
+
+
+def _load(what: str, name: str) -> dict:
+    known = available(what)
+    if name not in known:
+        raise UserError(f"unknown {what[:-1]} {name!r}; known: {', '.join(known)}")
+    return yaml.safe_load((resources.files("app_fedsm") / what / f"{name}.yaml").read_text())
+
+
+def build_settings(
+    task: str,
+    method: str,
+    lam: float | None = None,
+    selector: str | None = None,
+    overrides: list[str] | None = None,
+    **given: Any,
+) -> JobSettings:
+    """Puts a job's settings together.
+
+    Args:
+        task: name of a file in `app_fedsm/tasks`.
+        method: name of a file in `app_fedsm/methods`.
+        lam: SoftPull's coefficient; default: the task's.
+        selector: kind of selector; default: the method's.
+        overrides: `KEY=VALUE` with dots and YAML values, e.g. `task.unet.channels=[8, 16, 32]`.
+        **given: settings of `JobSettings`; None means not given.
+
+    Raises:
+        UserError: unknown task, method, selector or setting.
+    """
+    values: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
+    values |= {"method": method, "task": _load("tasks", task), "tracks": _load("methods", method)["tracks"]}
+    if lam is not None:
+        if "personal" not in values["tracks"]:
+            raise UserError(f"method {method!r} has no personal track: lam means nothing to it")
+        values["tracks"]["personal"]["lam"] = lam
+    if selector is not None:
+        if selector not in SELECTORS:
+            raise UserError(f"unknown selector {selector!r}; known: {', '.join(SELECTORS)}")
+        values["tracks"]["selector"] = {"kind": f"selector_{selector}"}
+    for item in overrides or []:
+        _override(values, item)
+    return JobSettings.from_dict(values)
+
+
+def _override(values: dict, item: str) -> None:
+    key, equals, text = item.partition("=")
+    if not equals:
+        raise UserError(f"--set takes KEY=VALUE, got {item!r}")
+    *path, last = key.strip().split(".")
+    target = values
+    for part in path:
+        target = target.setdefault(part, {})
+        if not isinstance(target, dict):
+            raise UserError(f"--set {key}: {part!r} is no group of settings")
+    try:
+        target[last] = yaml.safe_load(text)
+    except yaml.YAMLError as e:
+        raise UserError(f"--set {key}: {text!r} is no YAML value") from e

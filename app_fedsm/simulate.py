@@ -1,0 +1,211 @@
+"""Runs a job in FLARE's simulator and shows a person one bar instead of FLARE's log."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+from fedsm.data.site_folder import check_site, list_pairs, list_sites
+from fedsm.errors import UserError
+from fedsm.nets import build_unet
+from fedsm.server.checkpoint import FOLDER, write_json
+from fedsm.settings import JobSettings
+from fedsm.tracks import check_tracks
+from tqdm import tqdm
+
+from app_fedsm.workspace import prepare_workspace
+
+LOG = "flare.log"
+_RUN = "run.json"
+_PRODUCTS = ("results.json", "super_model", FOLDER, "tb_events", "progress.jsonl")
+_OWN = (*_PRODUCTS, _RUN, LOG, "job", "workspace", "site_state")
+
+
+class SimulationFailed(Exception):
+    """The run ended without results; the message says why and where to look."""
+
+
+def check_data(root: Path, settings: JobSettings) -> list[str]:
+    """Reads every file once and checks that the settings fit the sites; returns the sites.
+
+    Raises:
+        UserError: the first problem.
+    """
+    sites = list_sites(root)
+    check_tracks(settings, sites)
+    build_unet(settings.task)
+    counts = {site: len(list_pairs(root / site, site)) for site in sites}
+    for site, pairs in counts.items():
+        if pairs < 3:
+            raise UserError(f"site {site!r}: {pairs} pairs in {root / site}; at least 3 are needed to split them")
+    total = sum(counts.values())
+    with tqdm(total=total, desc="checking data", unit="pair", leave=False, disable=total < 200) as bar:
+        for site in sites:
+            check_site(root / site, site, settings.task, bar.update)
+    return sites
+
+
+def prepare_folder(out: Path, resume: bool, force: bool) -> None:
+    """Makes the run's folder ready; never overwrites a run that nobody asked to be overwritten.
+
+    Raises:
+        UserError: it holds a run already, or with `resume` it holds none.
+    """
+    held = [name for name in _OWN if (out / name).exists()]
+    if resume:
+        if not (out / _RUN).is_file():
+            raise UserError(f"{out} holds no run to resume; leave out --resume to start one")
+        _collect(out)
+        if not (out / FOLDER).is_dir():
+            raise UserError(f"{out} holds no checkpoint yet; start again with --force")
+        return
+    if held and not force:
+        raise UserError(f"{out} already holds a run ({held[0]}); choose another --out, or --resume it, or --force")
+    for name in held:
+        path = out / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    out.mkdir(parents=True, exist_ok=True)
+
+
+def load_run(out: Path) -> dict:
+    """What an earlier `fedsm run` wrote about itself: `data`, `settings`, `threads`."""
+    try:
+        return json.loads((out / _RUN).read_text())
+    except (OSError, ValueError) as e:
+        raise UserError(f"{out} holds no run to resume ({_RUN} cannot be read)") from e
+
+
+def simulate(settings: JobSettings, root: Path, sites: list[str], out: Path, threads: int, resume: bool) -> dict:
+    """Runs the job to its end.
+
+    Args:
+        settings: the job's settings.
+        root: the data root.
+        sites: names of the sites, as `check_data` gave them.
+        out: the run's folder, made ready by `prepare_folder`.
+        threads: sites that run at the same time.
+        resume: go on from the folder's newest checkpoint.
+
+    Returns:
+        the content of results.json.
+
+    Raises:
+        SimulationFailed: it ended without results.
+        KeyboardInterrupt: after all processes were stopped and the checkpoints brought to safety.
+    """
+    from app_fedsm.recipe import FedSMRecipe  # here: importing FLARE's recipes takes seconds and reads sys.argv
+
+    root, out = root.resolve(), out.resolve()
+    write_json(out / _RUN, {"data": str(root), "settings": settings.to_dict(), "threads": threads})
+    resume_from = str(out / FOLDER) if resume else ""
+    name = f"{settings.method}_{settings.task.name}"
+    FedSMRecipe(settings, name, resume_from).export(str(out / "job"))
+    workspace = out / "workspace"
+    prepare_workspace(workspace, root, threads, out / "site_state")
+
+    log = out / LOG
+    command = [sys.executable, "-m", "nvflare.cli", "simulator", str(out / "job" / name)]
+    command += ["-w", str(workspace), "-c", ",".join(sites), "-t", str(threads), "-l", "full"]
+    print(f"{len(sites)} sites, {settings.rounds} rounds; FLARE's log: {log}", file=sys.stderr)
+    with log.open("a") as stream:
+        process = subprocess.Popen(
+            command, stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+    try:
+        failure = _watch(process, _server_folder(workspace) / "progress.jsonl", settings.rounds)
+    finally:
+        _stop(process)
+        _collect(out)
+    results = out / "results.json"
+    if failure or not results.is_file():
+        raise SimulationFailed(failure or f"the simulator ended with code {process.returncode}; see {log}")
+    return json.loads(results.read_text())
+
+
+def last_checkpoint(out: Path) -> str:
+    """A sentence on the newest checkpoint of a run."""
+    rounds = sorted((out / FOLDER).glob("round_*.json"))
+    return f"last checkpoint: {rounds[-1]}" if rounds else "no checkpoint was written yet"
+
+
+def _server_folder(workspace: Path) -> Path:
+    return workspace / "server" / "simulate_job"
+
+
+def _watch(process: subprocess.Popen, progress: Path, rounds: int) -> str | None:
+    """Follows `progress.jsonl` until the process ends; returns the server's own word on a failure."""
+    position = 0
+    failure = None
+    with tqdm(total=rounds, unit="round", desc="starting") as bar:
+        while True:
+            running = process.poll() is None
+            if progress.is_file():
+                with progress.open() as f:
+                    f.seek(position)
+                    lines = f.read()
+                whole = lines[: lines.rfind("\n") + 1]
+                position += len(whole.encode())
+                for line in whole.splitlines():
+                    failure = _show(bar, json.loads(line)) or failure
+            if not running:
+                return failure
+            time.sleep(0.2)
+
+
+def _show(bar: tqdm, event: dict) -> str | None:
+    if event["event"] == "failed":
+        return event["reason"]
+    if event["event"] == "started":
+        bar.update(event["round"])
+        bar.set_description("training")
+    elif event["event"] == "round":
+        bar.update(event["round"] - bar.n)
+        score = {f"dice {k}" if k != "selector" else "selector": f"{v:.3f}" for k, v in event["score"].items()}
+        if event["missing"]:
+            score["missing"] = ",".join(event["missing"])
+        bar.set_postfix(score)
+    else:
+        bar.set_description(event["event"])
+    return None
+
+
+def _stop(process: subprocess.Popen) -> None:
+    """Ends the simulator and all that it started. Its workers lead sessions of their own: go by parentage."""
+    try:
+        family = [p := psutil.Process(process.pid), *p.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
+    for signal_it in (psutil.Process.terminate, psutil.Process.kill):
+        for member in family:
+            try:
+                signal_it(member)
+            except psutil.NoSuchProcess:
+                pass
+        _, family = psutil.wait_procs(family, timeout=5)
+    process.wait()
+
+
+def _collect(out: Path) -> None:
+    """Moves what the server wrote from FLARE's workspace, which its next start wipes, to the run's folder."""
+    source = _server_folder(out / "workspace")
+    for name in _PRODUCTS:
+        if not (source / name).exists():
+            continue
+        target = out / name
+        if target.is_dir() and name == "tb_events":
+            shutil.copytree(source / name, target, dirs_exist_ok=True)  # a resumed run's curves join the earlier ones
+            shutil.rmtree(source / name)
+            continue
+        if name == FOLDER and not list((source / name).glob("round_*.json")):
+            continue  # killed before its first checkpoint: the earlier ones are all there is
+        earlier = target.with_name(f"{name}.earlier")
+        if target.exists():
+            os.replace(target, earlier)
+        shutil.move(source / name, target)
+        shutil.rmtree(earlier) if earlier.is_dir() else earlier.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""The sites' side of a job."""

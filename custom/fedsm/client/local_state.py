@@ -1,0 +1,66 @@
+"""What a site must remember between rounds, on its own disk.
+
+One file a round: `<state_dir>/<run id>/round_0007.safetensors` holds Adam's moments as they were after round 7. The
+last two rounds are kept, so that a server that goes on from its checkpoint of the round before finds the moments
+that belong to it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from fedsm.tracks.base import Tensors
+
+_KEEP = 2
+
+
+class LocalState:
+    """The state of one run at one site.
+
+    Args:
+        folder: the site's `state_dir`.
+        run_id: the run's name; a resumed run has the same one.
+    """
+
+    def __init__(self, folder: Path, run_id: str):
+        self._folder = folder / run_id
+
+    def _files(self) -> dict[int, Path]:
+        return {int(p.stem.removeprefix("round_")): p for p in self._folder.glob("round_*.safetensors")}
+
+    def load(self, before: int) -> tuple[int, dict[str, Tensors]]:
+        """The newest state of a round before `before`.
+
+        Returns:
+            that round's number and track name -> its state; (0, {}) where there is none, or none that can be read.
+        """
+        for number, path in sorted(self._files().items(), reverse=True):
+            if number >= before:
+                continue
+            try:
+                tensors = load_file(path)
+            except (OSError, SafetensorError):
+                continue  # killed while the disk was full: the round before it is better than nothing
+            state: dict[str, Tensors] = {}
+            for key, value in tensors.items():
+                track, _, name = key.partition("/")
+                state.setdefault(track, {})[name] = value
+            return number, state
+        return 0, {}
+
+    def save(self, number: int, state: dict[str, Tensors]) -> None:
+        """Writes the state after round `number`, whole or not at all, and drops what is too old or of a lost future."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        flat = {f"{t}/{k}": v.contiguous() for t, tensors in state.items() for k, v in tensors.items()}
+        final = self._folder / f"round_{number:06d}.safetensors"
+        partial = final.with_suffix(".partial")
+        save_file(flat or {"empty/empty": torch.zeros(0)}, partial)
+        os.replace(partial, final)
+        for other, path in self._files().items():
+            if other <= number - _KEEP or other > number:
+                path.unlink(missing_ok=True)

@@ -1,0 +1,94 @@
+"""What only the site knows: `fedsm_site.yaml` in its kit's `local/` folder. It never travels.
+
+    data: /data/retina            # this site's folder with images/ and masks/
+    state_dir: /data/fedsm_state  # optional: where Adam's moments live (default: the client's workspace)
+    device: cuda:0                # optional: default CUDA when present, else the CPU
+    threads: 4                    # optional: CPU threads (default: all; in the simulator a fair share)
+
+In the simulator one file serves all sites: `data_root` instead of `data`, to which the site's name is added.
+Without a file the environment variable FEDSM_DATA_ROOT is taken as `data_root`.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import yaml
+
+from fedsm.errors import UserError
+
+FILE_NAME = "fedsm_site.yaml"
+DATA_ROOT_VARIABLE = "FEDSM_DATA_ROOT"
+_KEYS = ("data", "data_root", "state_dir", "device", "threads")
+
+
+@dataclass(frozen=True)
+class SiteSettings:
+    """A site's own settings, with defaults filled in."""
+
+    data: Path
+    state_dir: Path
+    device: torch.device
+    threads: int
+
+
+def load_site_settings(local: Path, workspace: Path, site: str, fair_share: int) -> SiteSettings:
+    """Reads a site's settings.
+
+    Args:
+        local: the kit's `local/` folder.
+        workspace: the client's workspace, where state goes by default.
+        site: the site's name.
+        fair_share: threads to use where the file does not say.
+
+    Raises:
+        UserError: no data path, or a setting that cannot be used.
+    """
+    path = local / FILE_NAME
+    values = _read(path, site) if path.is_file() else {}
+    if not values and os.environ.get(DATA_ROOT_VARIABLE):
+        values = {"data_root": os.environ[DATA_ROOT_VARIABLE]}
+    if ("data" in values) == ("data_root" in values):
+        raise UserError(
+            f"site {site!r}: no data path; write `data: /path/to/the/site` (or `data_root:`, not both) to {path},"
+            f" or set {DATA_ROOT_VARIABLE}",
+            public="the site has no data path yet: it must write fedsm_site.yaml",
+        )
+    data = Path(values["data"]) if "data" in values else Path(values["data_root"]) / site
+    threads = values.get("threads", fair_share)
+    if not isinstance(threads, int) or threads < 1:
+        raise UserError(f"site {site!r}: {path}: threads must be a whole number of at least 1, got {threads!r}")
+    return SiteSettings(
+        data=data,
+        state_dir=Path(values.get("state_dir", workspace / "fedsm_state")) / site,
+        device=_device(values.get("device"), path, site),
+        threads=threads,
+    )
+
+
+def _read(path: Path, site: str) -> dict:
+    try:
+        values = yaml.safe_load(path.read_text()) or {}
+    except (OSError, yaml.YAMLError) as e:
+        raise UserError(f"site {site!r}: {path} cannot be read: {' '.join(str(e).split())}") from e
+    if not isinstance(values, dict):
+        raise UserError(f"site {site!r}: {path} must hold `key: value` lines")
+    unknown = sorted(set(values) - set(_KEYS))
+    if unknown:
+        raise UserError(f"site {site!r}: {path}: unknown key {unknown[0]!r}; known: {', '.join(_KEYS)}")
+    return values
+
+
+def _device(name: str | None, path: Path, site: str) -> torch.device:
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as e:
+        raise UserError(f"site {site!r}: {path}: device {name!r} is none; use cpu, cuda or cuda:N") from e
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"site {site!r}: {path}: device {name!r} asked for, but this machine has no usable CUDA GPU")
+    return device

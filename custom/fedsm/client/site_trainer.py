@@ -1,0 +1,123 @@
+"""One site's work, without FLARE: register, train a round, validate, try the candidates."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+import torch
+
+from fedsm.client.local_state import LocalState
+from fedsm.client.site_settings import SiteSettings
+from fedsm.data.dataset import load_site, seeded_order
+from fedsm.evaluation.candidates import evaluate_candidates
+from fedsm.settings import JobSettings
+from fedsm.tracks import client_tracks
+from fedsm.tracks.base import Batch, Tensors
+
+log = logging.getLogger(__name__)
+
+
+class Aborted(Exception):
+    """The job was stopped while a site was at work."""
+
+
+class SiteTrainer:
+    """Holds a site's data and the client halves of all tracks.
+
+    Args:
+        settings: the job's settings, as the server sent them.
+        site: the site's own settings.
+        name: the site's name.
+        index: its index among the sites, 0-based.
+        sites: the names of all sites.
+        run_id: names the run; local state is found again by it.
+    """
+
+    def __init__(self, settings: JobSettings, site: SiteSettings, name: str, index: int, sites: list[str], run_id: str):
+        torch.set_num_threads(site.threads)
+        self.settings = settings
+        self.name = name
+        self.sites = sites
+        self.device = site.device
+        self.parts = load_site(site.data, name, settings)
+        self.tracks = client_tracks(settings, index, len(sites), site.device)
+        self._local = LocalState(site.state_dir, run_id)
+        self._state_round: int | None = None  # the round whose moments are in memory
+
+    def batches(self, part: str, seed: int | None = None) -> Iterator[Batch]:
+        """Walks one part of the site's images."""
+        s = self.settings
+        return self.parts[part].batches(s.batch_size, self.device, s.pin_memory, seed)
+
+    def counts(self) -> dict[str, int]:
+        """Images of each part."""
+        return {part: len(data) for part, data in self.parts.items()}
+
+    def register(self) -> dict[str, Tensors]:
+        """What the tracks send once before round 1; tracks that send nothing are left out."""
+        sent = {name: track.register(self.batches("train")) for name, track in self.tracks.items()}
+        return {name: tensors for name, tensors in sent.items() if tensors}
+
+    def validate(self, payload: dict[str, Tensors]) -> dict[str, dict]:
+        """Scores the received models on the validation part: track -> report."""
+        for name, track in self.tracks.items():
+            track.receive(payload.get(name, {}))
+        reports = {name: track.validate(self.batches("validation")) for name, track in self.tracks.items()}
+        return {name: report for name, report in reports.items() if report}
+
+    def train(
+        self, number: int, payload: dict[str, Tensors], aborted: Callable[[], bool] = lambda: False
+    ) -> tuple[dict[str, Tensors], dict[str, dict], dict[str, float]]:
+        """Round `number`: validates what arrived, then walks the data and lets every batch step every track.
+
+        Returns:
+            updates by track, validation reports by track, mean training loss by track.
+
+        Raises:
+            Aborted: `aborted()` became true.
+        """
+        self._restore(before=number)
+        reports = self.validate(payload)
+
+        # Dropout draws from torch's generator: seeded by site and round, it is the same in any process.
+        torch.manual_seed(seeded_order(self.settings, self.name, number, -1))
+        epochs = self.settings.local_epochs
+        n_images = epochs * len(self.parts["train"])
+        totals = dict.fromkeys(self.tracks, 0.0)
+        for track in self.tracks.values():
+            track.begin(n_images)
+        for epoch in range(epochs):
+            for images, labels in self.batches("train", seeded_order(self.settings, self.name, number, epoch)):
+                if aborted():
+                    raise Aborted
+                for name, track in self.tracks.items():
+                    totals[name] += track.step(images, labels) * len(images)
+
+        updates = {name: track.update() for name, track in self.tracks.items()}
+        self._local.save(number, {name: track.state() for name, track in self.tracks.items()})
+        self._state_round = number
+        updates = {name: u for name, u in updates.items() if u}
+        return updates, reports, {name: totals[name] / n_images for name in updates}
+
+    def _restore(self, before: int) -> None:
+        """Puts the moments of the round before into the tracks, from disk unless they are in memory already."""
+        if self._state_round == before - 1:
+            return
+        number, state = self._local.load(before)
+        if self._state_round is not None and number == self._state_round:
+            return
+        if number == 0 and before > 1:
+            log.warning("site %r has no local state from before round %d: Adam starts afresh", self.name, before)
+        for name, track in self.tracks.items():
+            track.load_state(state.get(name, {}))
+        self._state_round = number
+
+    def evaluate(self, candidates: dict[str, Tensors]) -> dict:
+        """Scores every candidate and Algorithm 2 on the validation and the test part; numbers only."""
+        return {
+            part: evaluate_candidates(
+                self.settings, self.sites, candidates, lambda part=part: self.batches(part), self.device
+            )
+            for part in ("validation", "test")
+        }

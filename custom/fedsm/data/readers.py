@@ -1,0 +1,83 @@
+"""Reads one image or mask file to an array. The only place that knows file formats."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nibabel
+import numpy as np
+from PIL import Image
+
+from fedsm.errors import UserError
+
+PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")
+VOLUMES = (".nii", ".nii.gz")
+
+
+def suffix(path: Path) -> str:
+    """The file's ending in lower case, `.nii.gz` as one."""
+    name = path.name.lower()
+    return ".nii.gz" if name.endswith(".nii.gz") else Path(name).suffix
+
+
+def stem(path: Path) -> str:
+    """The file's name without its ending."""
+    return path.name[: -len(suffix(path))] if suffix(path) else path.name
+
+
+def is_supported(path: Path) -> bool:
+    """Whether the ending is one we read."""
+    return suffix(path) in PICTURES + VOLUMES
+
+
+def read(path: Path, site: str) -> np.ndarray:
+    """Reads a file to (slices, H, W, channels), the file's own dtype.
+
+    A picture is one slice. A NIfTI volume is turned to the nearest RAS orientation and cut along its last
+    axis; a 2D NIfTI is one slice.
+
+    Raises:
+        UserError: unreadable, truncated or of an unexpected shape.
+    """
+    try:
+        array = _read_volume(path) if suffix(path) in VOLUMES else _read_picture(path)
+    except UserError:
+        raise
+    except Exception as e:  # every decoder has its own exceptions; to a person they all mean the same
+        reason = str(e).splitlines()[0] if str(e) else type(e).__name__
+        raise UserError(
+            f"site {site!r}: {path} cannot be read ({reason}); replace the file or remove it with its pair"
+        ) from e
+    if array.ndim != 4 or 0 in array.shape:
+        raise UserError(f"site {site!r}: {path} has shape {array.shape}, expected a 2D picture or a 3D volume")
+    return array
+
+
+def _read_picture(path: Path) -> np.ndarray:
+    with Image.open(path) as picture:
+        if picture.mode in ("P", "CMYK", "YCbCr", "LAB", "HSV"):
+            # A palette of grey levels is a mask; any other becomes colour.
+            picture = picture.convert("RGB") if picture.mode != "P" else _from_palette(picture)
+        elif picture.mode == "1":
+            picture = picture.convert("L")
+        array = np.asarray(picture)
+    return array[None, ..., None] if array.ndim == 2 else array[None]
+
+
+def _from_palette(picture: Image.Image) -> Image.Image:
+    rgb = np.asarray(picture.convert("RGB"))
+    grey = (rgb == rgb[..., :1]).all()
+    return Image.fromarray(rgb[..., 0]) if grey else Image.fromarray(rgb)
+
+
+def _read_volume(path: Path) -> np.ndarray:
+    volume = nibabel.as_closest_canonical(nibabel.load(path))
+    array = np.asanyarray(volume.dataobj)
+    while array.ndim > 3 and array.shape[-1] == 1:
+        array = array[..., 0]
+    if array.ndim == 2:
+        array = array[..., None]
+    if array.ndim != 3:
+        raise ValueError(f"shape {array.shape} is not a 2D or 3D image")
+    # (x, y, z) to slices of rows: first row at the front of the patient, as radiologists look at it.
+    return np.ascontiguousarray(array.transpose(2, 1, 0)[:, ::-1])[..., None]

@@ -1,0 +1,151 @@
+"""A site's folder: `images/*` and `masks/*` with the same stem; checked before anything costs time."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedsm.data.readers import is_supported, read, stem
+from fedsm.errors import UserError
+from fedsm.settings import TaskSettings
+
+_SITE_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An image, its mask, and the stem that they share."""
+
+    stem: str
+    image: Path
+    mask: Path
+
+
+def natural_key(name: str) -> list:
+    """Sorts `site-2` before `site-10`."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+
+def list_sites(root: Path) -> list[str]:
+    """Names of the sites under a data root: its sub-folders that hold `images/` or `masks/`.
+
+    Raises:
+        UserError: no such folder, fewer than 2 sites, or a name that FLARE cannot carry.
+    """
+    if not root.is_dir():
+        raise UserError(f"data root {root} does not exist; create it with one folder a site, or `fedsm data synth`")
+    names = [p.name for p in root.iterdir() if (p / "images").is_dir() or (p / "masks").is_dir()]
+    if len(names) < 2:
+        found = f"only {names[0]!r}" if names else "none"
+        raise UserError(f"data root {root} must hold at least 2 sites (folders with images/ and masks/), found {found}")
+    for name in names:
+        if not _SITE_NAME.match(name) or name == "server":
+            raise UserError(f"site {name!r}: rename the folder in {root}; letters, digits, '-', '_' and '.' only")
+    return sorted(names, key=natural_key)
+
+
+def list_pairs(folder: Path, site: str) -> list[Pair]:
+    """The image-mask pairs of a site, sorted by stem.
+
+    Raises:
+        UserError: no folder, no images, two files of one stem, or an image without mask or mask without image.
+    """
+    files = {}
+    for part in ("images", "masks"):
+        if not (folder / part).is_dir():
+            raise UserError(f"site {site!r}: {folder / part} is missing; put the {part} there")
+        found: dict[str, Path] = {}
+        for path in sorted((folder / part).iterdir()):
+            if path.name.startswith(".") or not is_supported(path):
+                continue
+            if stem(path) in found:
+                raise UserError(f"site {site!r}: {path} and {found[stem(path)].name} have one name; keep one of them")
+            found[stem(path)] = path
+        files[part] = found
+    images, masks = files["images"], files["masks"]
+    if not images and not masks:
+        raise UserError(
+            f"site {site!r}: no images in {folder / 'images'}; put PNG, JPEG, TIFF, BMP or NIfTI files there"
+        )
+    for name in sorted(set(images) - set(masks)):
+        raise UserError(
+            f"site {site!r}: {images[name]} has no mask; add {folder / 'masks' / name}.* or remove the image"
+        )
+    for name in sorted(set(masks) - set(images)):
+        raise UserError(
+            f"site {site!r}: {masks[name]} has no image; add {folder / 'images' / name}.* or remove the mask"
+        )
+    return [Pair(name, images[name], masks[name]) for name in sorted(images, key=natural_key)]
+
+
+def read_pair(pair: Pair, site: str, task: TaskSettings) -> tuple[np.ndarray, np.ndarray]:
+    """Reads and checks a pair.
+
+    Returns:
+        image (slices, H, W, task.channels) and mask (slices, H, W), in the files' own dtypes.
+
+    Raises:
+        UserError: unreadable file, sizes that differ, or a mask value outside the labels.
+    """
+    image, mask = read(pair.image, site), read(pair.mask, site)
+    if mask.shape[-1] > 1:
+        # Masks are often saved as RGB or RGBA: the colour channels must agree, alpha tells nothing.
+        colour = mask[..., :3] if mask.shape[-1] != 2 else mask[..., :1]
+        if (colour != colour[..., :1]).any():
+            raise UserError(f"site {site!r}: {pair.mask} is a colour picture; save the mask with one grey channel")
+        mask = colour[..., :1]
+    mask = mask[..., 0]
+    if image.shape[:3] != mask.shape:
+        raise UserError(
+            f"site {site!r}: {pair.image} is {_size(image)} but its mask is {_size(mask)}; both must have one size"
+        )
+    wrong = sorted(set(np.unique(mask).tolist()) - task.mask_values)
+    if wrong:
+        raise UserError(
+            f"site {site!r}: {pair.mask} holds the value {wrong[0]:g}; task {task.name!r} knows"
+            f" {sorted(task.mask_values)}: correct the mask or the task's labels"
+        )
+    return _match_channels(image, task, pair, site), mask
+
+
+def _size(array: np.ndarray) -> str:
+    slices = f" x {array.shape[0]} slices" if array.shape[0] > 1 else ""
+    return f"{array.shape[2]} x {array.shape[1]} pixels{slices}"
+
+
+def _match_channels(image: np.ndarray, task: TaskSettings, pair: Pair, site: str) -> np.ndarray:
+    if image.shape[-1] in (2, 4):  # alpha
+        image = image[..., :-1]
+    have, want = image.shape[-1], task.channels
+    if have == want:
+        return image
+    if have == 1:
+        return np.repeat(image, want, axis=-1)
+    if have == 3 and want == 1:
+        if (image == image[..., :1]).all():
+            return image[..., :1]
+        # ITU-R 601 luma: what every picture tool calls "convert to grey".
+        return (image @ np.array([0.299, 0.587, 0.114]))[..., None].astype(image.dtype)
+    raise UserError(f"site {site!r}: {pair.image} has {have} channels; task {task.name!r} needs {want}")
+
+
+def check_site(folder: Path, site: str, task: TaskSettings, progress=None) -> int:
+    """Reads every file of a site once; returns the number of pairs.
+
+    Args:
+        progress: called with 1 for each pair read.
+
+    Raises:
+        UserError: the first problem found.
+    """
+    pairs = list_pairs(folder, site)
+    for pair in pairs:
+        image, _ = read_pair(pair, site, task)
+        if not np.isfinite(image).all():
+            raise UserError(f"site {site!r}: {pair.image} holds NaN or infinite values; export it again")
+        if progress:
+            progress(1)
+    return len(pairs)

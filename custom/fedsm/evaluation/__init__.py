@@ -1,0 +1,1 @@
+"""Dice, tables, figures, the report."""

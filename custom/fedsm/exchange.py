@@ -1,0 +1,61 @@
+"""How tracks travel: a FLARE COLLECTION of DXOs, one a track, everything else in its meta.
+
+Every value of the collection is a DXO and every scalar stands in the meta: FLARE's site filters walk such a
+collection and nothing else.
+"""
+
+from __future__ import annotations
+
+from nvflare.apis.dxo import DXO, DataKind, from_shareable
+from nvflare.apis.shareable import Shareable
+from nvflare.app_opt.pt.decomposers import TensorDecomposer
+from nvflare.fuel.utils import fobs
+
+from fedsm.tracks.base import Tensors
+from fedsm.tracks.state import as_tensor
+
+REGISTER, TRAIN, VALIDATE, EVALUATE = "fedsm_register", "fedsm_train", "fedsm_validate", "fedsm_evaluate"
+ERROR_HEADER = "fedsm_error"  # why a site could not do its task, without file names
+
+
+class BadShareable(Exception):
+    """A shareable that is not ours; the message says why."""
+
+
+def enable_tensors() -> None:
+    """Lets FLARE carry torch tensors. Both sides call it at START_RUN, or a client loops on unknown datums."""
+    fobs.register(TensorDecomposer)
+
+
+def pack(tracks: dict[str, Tensors], meta: dict, kind: str = DataKind.WEIGHTS) -> Shareable:
+    """Tracks and meta to a shareable. Tracks without tensors are left out."""
+    dxos = {name: DXO(kind, data=dict(tensors)) for name, tensors in tracks.items() if tensors}
+    return DXO(DataKind.COLLECTION, data=dxos, meta=meta).to_shareable()
+
+
+def unpack(shareable: Shareable) -> tuple[dict, dict[str, Tensors]]:
+    """The meta and the tracks of a shareable.
+
+    Raises:
+        BadShareable: anything but a COLLECTION of DXOs of arrays.
+    """
+    try:
+        dxo = from_shareable(shareable)
+    except Exception as e:
+        raise BadShareable(f"not a DXO ({type(e).__name__})") from e
+    if dxo.data_kind != DataKind.COLLECTION or not isinstance(dxo.data, dict):
+        raise BadShareable(f"data kind is {str(dxo.data_kind)[:40]!r}, expected COLLECTION")
+    tracks: dict[str, Tensors] = {}
+    for name, part in dxo.data.items():
+        if not isinstance(part, DXO) or not isinstance(part.data, dict):
+            raise BadShareable(f"track {str(name)[:40]!r} is no DXO")
+        try:
+            tracks[name] = {k: as_tensor(v) for k, v in part.data.items()}
+        except Exception as e:
+            raise BadShareable(f"track {str(name)[:40]!r}: {e}") from e
+    return dxo.meta, tracks
+
+
+def payload_bytes(tracks: dict[str, Tensors]) -> int:
+    """Bytes of the tensors themselves; names and framing add well under one percent."""
+    return sum(t.numel() * t.element_size() for tensors in tracks.values() for t in tensors.values())

@@ -1,0 +1,36 @@
+"""The 2D U-Net of the global and the personal track: MONAI's, with the task's settings."""
+
+from monai.networks.nets import UNet
+
+from fedsm.errors import UserError
+from fedsm.settings import TaskSettings
+
+DEFAULTS = {"channels": [16, 32, 64, 128, 256], "strides": None, "residual_units": 2, "norm": "INSTANCE"}
+
+
+def build_unet(task: TaskSettings) -> UNet:
+    """Builds the U-Net of a task.
+
+    Input is (B, task.channels, H, W), output (B, labels, H, W) logits, one independent channel a label.
+    The defaults (five levels, 16 to 256 channels, two residual units) have 1.6 M parameters.
+
+    Raises:
+        UserError: unknown or inconsistent U-Net settings.
+    """
+    unknown = sorted(set(task.unet) - set(DEFAULTS))
+    if unknown:
+        raise UserError(f"task {task.name!r}: unknown unet setting {unknown[0]!r}; known: {', '.join(DEFAULTS)}")
+    options = DEFAULTS | task.unet
+    channels = options["channels"]
+    strides = options["strides"] or [2] * (len(channels) - 1)
+    if len(strides) != len(channels) - 1:
+        raise UserError(f"task {task.name!r}: unet needs {len(channels) - 1} strides, got {len(strides)}")
+    return UNet(
+        spatial_dims=2,
+        in_channels=task.channels,
+        out_channels=len(task.labels),
+        channels=channels,
+        strides=strides,
+        num_res_units=options["residual_units"],
+        norm=options["norm"],
+    )

@@ -1,0 +1,136 @@
+"""The server's memory on disk: whole or not at all.
+
+    checkpoints/
+      round_000007.json            what the run was after round 7, and which files hold its tensors
+      weights/r000007.global.safetensors, r000007.personal.site-1.safetensors, ...
+
+Weight files are written first and never changed; the JSON that names them is put in place last, in one rename. So
+whenever the process is killed, the newest JSON is complete. The best model of a track is a weight file of an earlier
+round that stays because it is named.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from fedsm.errors import UserError
+from fedsm.tracks.base import Tensors
+
+FOLDER = "checkpoints"
+
+
+def write_json(path: Path, content: dict) -> None:
+    """Writes JSON in one rename: a reader sees the old file or the new one, never half of it."""
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("w") as f:
+        json.dump(content, f, indent=1)
+        f.flush()
+        os.fsync(f.fileno())
+    os.replace(partial, path)
+
+
+class Checkpoints:
+    """The checkpoints of one run.
+
+    Args:
+        folder: `checkpoints/` of the run.
+        keep: how many rounds stay.
+    """
+
+    def __init__(self, folder: Path, keep: int = 2):
+        self.folder = folder
+        self._weights = folder / "weights"
+        self._keep = keep
+
+    def save(self, number: int, files: dict[str, Tensors], state: dict) -> None:
+        """Writes the state after round `number` and drops what is no longer needed.
+
+        Args:
+            number: the round.
+            files: stem -> tensors, of all tracks.
+            state: plain values; `state["best"]` maps a model to `{"file", "round", "score"}`.
+        """
+        self._weights.mkdir(parents=True, exist_ok=True)
+        names = {stem: self.file_name(number, stem) for stem in files}
+        for stem, tensors in files.items():
+            partial = self._weights / (names[stem] + ".partial")
+            save_file({k: v.contiguous() for k, v in tensors.items()}, partial)
+            os.replace(partial, self._weights / names[stem])
+        write_json(self._manifest(number), {"round": number, "files": names} | state)
+        self._prune()
+
+    @staticmethod
+    def file_name(number: int, stem: str) -> str:
+        """The name of a weight file."""
+        return f"r{number:06d}.{stem}.safetensors"
+
+    def load(self) -> dict | None:
+        """The newest checkpoint's plain values (with `round` and `files`), or None where there is none.
+
+        Raises:
+            UserError: the newest one cannot be read.
+        """
+        manifests = sorted(self.folder.glob("round_*.json"))
+        if not manifests:
+            return None
+        try:
+            return json.loads(manifests[-1].read_text())
+        except (OSError, ValueError) as e:
+            raise UserError(
+                f"checkpoint {manifests[-1]} cannot be read: {e}; remove it to go on from the one before"
+            ) from e
+
+    def load_weights(self, name: str) -> Tensors:
+        """The tensors of a weight file that a checkpoint names.
+
+        Raises:
+            UserError: missing, truncated or not a plain file name.
+        """
+        path = self._weights / name
+        if Path(name).name != name:
+            raise UserError(f"checkpoint in {self.folder} names the file {name!r}, which is no plain file name")
+        try:
+            return load_file(path)
+        except (OSError, SafetensorError) as e:
+            raise UserError(f"weights {path} cannot be read: {e}; restore the file or resume from another run") from e
+
+    def path_of(self, name: str) -> Path:
+        """Where a weight file lies."""
+        return self._weights / name
+
+    def adopt(self, other: Checkpoints) -> None:
+        """Takes over another run's newest checkpoint, so that this run can go on from it and outlive it."""
+        state = other.load()
+        if state is None:
+            raise UserError(f"no checkpoint in {other.folder}; nothing to resume from")
+        if other.folder.resolve() == self.folder.resolve():
+            return
+        self._weights.mkdir(parents=True, exist_ok=True)
+        for name in _named(state):
+            source, target = other.path_of(name), self._weights / name
+            if not target.exists():
+                partial = target.with_name(target.name + ".partial")
+                partial.write_bytes(source.read_bytes())
+                os.replace(partial, target)
+        write_json(self._manifest(state["round"]), state)
+
+    def _manifest(self, number: int) -> Path:
+        return self.folder / f"round_{number:06d}.json"
+
+    def _prune(self) -> None:
+        manifests = sorted(self.folder.glob("round_*.json"))
+        for old in manifests[: -self._keep]:
+            old.unlink()
+        named = set().union(*(_named(json.loads(p.read_text())) for p in manifests[-self._keep :]))
+        for path in self._weights.iterdir():
+            if path.name not in named:
+                path.unlink()
+
+
+def _named(state: dict) -> set[str]:
+    return set(state["files"].values()) | {b["file"] for b in state.get("best", {}).values()}

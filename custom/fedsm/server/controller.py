@@ -1,0 +1,320 @@
+"""The server's side of a FedSM job: rounds, quorum, deadlines, checkpoints, the super model."""
+
+from __future__ import annotations
+
+import resource
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+from nvflare.apis.analytix import AnalyticsDataType
+from nvflare.apis.client import Client
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.impl.controller import Controller
+from nvflare.apis.shareable import Shareable
+from nvflare.apis.signal import Signal
+from nvflare.app_common.widgets.streaming import create_analytic_dxo, send_analytic_dxo
+from nvflare.fuel.utils.memory_utils import cleanup_memory
+
+from fedsm import exchange
+from fedsm.data.site_folder import natural_key
+from fedsm.errors import UserError
+from fedsm.server.aggregator import SoftPullAggregator
+from fedsm.server.checkpoint import FOLDER, Checkpoints, write_json
+from fedsm.server.dispatch import dispatch
+from fedsm.server.record import Progress, RunRecord
+from fedsm.server.results import evaluation_problem, summarize
+from fedsm.settings import JobSettings
+from fedsm.super_model.artefact import save_super_model, versions
+from fedsm.tracks import server_tracks
+from fedsm.tracks.base import Tensors
+
+_MB = 1024 * 1024
+
+
+class FedSMController(Controller):
+    """Runs a FedSM job: registers the sites, trains the rounds, and lets every site try the candidates.
+
+    Every site gets its own payload each round (its personal model), so there is one task a site. A round is closed
+    when all answered or at its deadline; it needs `min_sites` good answers. A site that misses a round keeps its
+    place and is invited again. Results that come late are refused.
+
+    Args:
+        settings: the job's settings as a plain dict; see `fedsm.settings.JobSettings`.
+        aggregator_id: the component that checks and merges the answers.
+        resume_from: a `checkpoints` folder of an earlier run to go on from, on the server's disk.
+    """
+
+    def __init__(self, settings: dict, aggregator_id: str = "aggregator", resume_from: str = ""):
+        super().__init__()
+        self.settings = settings
+        self.aggregator_id = aggregator_id
+        self.resume_from = resume_from
+
+    def start_controller(self, fl_ctx: FLContext) -> None:
+        exchange.enable_tensors()
+        self._started = time.time()
+        self._start_rss = psutil.Process().memory_info().rss
+        self._folder = Path(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id()))
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._progress = Progress(self._folder / "progress.jsonl")
+
+    def stop_controller(self, fl_ctx: FLContext) -> None:
+        """Nothing is left open between rounds."""
+
+    def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        try:
+            self._prepare(fl_ctx)
+            self._register(self._sites, fl_ctx, abort_signal)
+            self._checkpoint()
+            for number in range(self._round + 1, self._job.rounds + 1):
+                if abort_signal.triggered:
+                    break
+                self._train_round(number, fl_ctx, abort_signal)
+            if not abort_signal.triggered:
+                self._finish(fl_ctx, abort_signal)
+        except UserError as e:
+            self._progress.tell("failed", reason=str(e))
+            self.system_panic(str(e), fl_ctx)
+
+    def process_result_of_unknown_task(
+        self, client: Client, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
+    ) -> None:
+        self.log_warning(fl_ctx, f"fedsm site={client.name} refused: its answer to {task_name} came too late")
+
+    def _prepare(self, fl_ctx: FLContext) -> None:
+        """Reads the settings, takes stock of the sites and builds the tracks, afresh or from a checkpoint."""
+        engine = fl_ctx.get_engine()
+        self._job = JobSettings.from_dict(self.settings)
+        self._sites = sorted((c.name for c in engine.get_clients()), key=natural_key)
+        self._tracks = server_tracks(self._job, self._sites)
+        self._aggregator = engine.get_component(self.aggregator_id)
+        if not isinstance(self._aggregator, SoftPullAggregator):
+            raise UserError(f"component {self.aggregator_id!r} is no SoftPullAggregator")
+        self._aggregator.bind(self._tracks, self._sites)
+        self._checkpoints = Checkpoints(self._folder / FOLDER, self._job.keep_checkpoints)
+        self._round = 0
+        self._record = RunRecord(uuid.uuid4().hex[:12], self._sites)
+        if self.resume_from:
+            self._resume(fl_ctx)
+        self._progress.tell("started", sites=self._sites, rounds=self._job.rounds, round=self._round)
+
+    def _resume(self, fl_ctx: FLContext) -> None:
+        self._checkpoints.adopt(Checkpoints(Path(self.resume_from)))
+        state = self._checkpoints.load()
+        if state["record"]["sites"] != self._sites:
+            raise UserError(
+                f"the checkpoint in {self.resume_from} is of the sites {', '.join(state['record']['sites'])};"
+                f" this job has {', '.join(self._sites)}"
+            )
+        files = {stem: self._checkpoints.load_weights(name) for stem, name in state["files"].items()}
+        try:
+            for track in self._tracks.values():
+                track.load_files(files)
+        except KeyError as e:
+            raise UserError(f"the checkpoint in {self.resume_from} is of another method: it lacks {e}") from e
+        self._round = state["round"]
+        self._record = RunRecord(**state["record"], best=state["best"])
+        self.log_info(fl_ctx, f"fedsm resumes run {self._record.run_id} after round {self._round}")
+
+    def _ask(
+        self, task: str, number: int, payload: Callable[[str], dict[str, Tensors]], sites: list[str], timeout: float,
+        fl_ctx: FLContext, abort_signal: Signal,
+    ) -> tuple[dict[str, dict], dict[str, str], dict[str, int]]:  # fmt: skip
+        """Gives every site one task and lets the aggregator judge the answers.
+
+        Returns:
+            accepted answers' meta by site, why the others are missing by site, bytes sent down by site.
+        """
+        common = {
+            "round": number,
+            "run_id": self._record.run_id,
+            "sites": self._sites,
+            "settings": self._job.to_dict(),
+        }
+        payloads = {site: payload(site) for site in sites}
+        down = {site: exchange.payload_bytes(p) for site, p in payloads.items()}
+        self._aggregator.begin(task, number)
+        missing = dispatch(
+            self,
+            task,
+            {site: lambda p=p: exchange.pack(p, dict(common)) for site, p in payloads.items()},
+            timeout,
+            lambda site, result, ctx: self._aggregator.accept(result, ctx),
+            fl_ctx,
+            abort_signal,
+        )
+        for site, reason in missing.items():
+            self.log_error(fl_ctx, f"fedsm round={number} site={site} missing: {reason}")
+        return self._aggregator.accepted, self._aggregator.refused | missing, down
+
+    def _need_quorum(self, what: str, answered: dict, missing: dict[str, str]) -> None:
+        if len(answered) < self._job.min_sites:
+            reasons = "; ".join(f"{site}: {reason}" for site, reason in missing.items())
+            raise UserError(
+                f"{what}: {len(answered)} of {len(self._sites)} sites gave a good answer, min_sites is"
+                f" {self._job.min_sites} ({reasons}); the last checkpoint is in {self._checkpoints.folder}"
+            )
+
+    def _register(self, sites: list[str], fl_ctx: FLContext, abort_signal: Signal) -> None:
+        """Asks sites for their image counts and what their tracks send once."""
+        answered, missing, _ = self._ask(
+            exchange.REGISTER, self._round, lambda site: {}, sites, self._job.round_timeout, fl_ctx, abort_signal
+        )
+        if not abort_signal.triggered:
+            self._need_quorum("registration", self._aggregator.registered, missing)
+        for site, meta in answered.items():
+            self.log_info(fl_ctx, f"fedsm round={self._round} site={site} registered images={meta['images']}")
+
+    def _train_round(self, number: int, fl_ctx: FLContext, abort_signal: Signal) -> None:
+        absent = [s for s in self._sites if s not in self._aggregator.registered]
+        if absent:
+            self._register(absent, fl_ctx, abort_signal)
+        invited = [s for s in self._sites if s in self._aggregator.registered]
+
+        started = time.time()
+        answered, missing, down = self._ask(
+            exchange.TRAIN, number, self._payload, invited, self._job.round_timeout, fl_ctx, abort_signal
+        )
+        if abort_signal.triggered:
+            return
+        self._need_quorum(f"round {number}", answered, missing)
+        self._record.add_validation(
+            number - 1, self._tracks, {site: meta.get("reports", {}) for site, meta in answered.items()}
+        )
+        self._aggregator.aggregate(fl_ctx)
+        self._round = number
+        missing |= {site: "not registered" for site in absent if site not in self._aggregator.registered}
+        row = self._record.add_round(number, answered, missing, time.time() - started)
+        self._record.add_bytes(down, self._aggregator.up_bytes)
+        self._checkpoint()
+        self._announce(row, fl_ctx)
+        cleanup_memory()
+
+    def _payload(self, site: str) -> dict[str, Tensors]:
+        return {name: track.payload(site) for name, track in self._tracks.items()}
+
+    def _checkpoint(self) -> None:
+        files = {stem: tensors for track in self._tracks.values() for stem, tensors in track.files().items()}
+        record = self._record.to_dict()
+        best = record.pop("best")
+        self._checkpoints.save(self._round, files, {"record": record, "best": best})
+
+    def _announce(self, row: dict, fl_ctx: FLContext) -> None:
+        """One log line a site, one progress line, and the curves of what is complete: the round before."""
+        number = row["round"]
+        for site in row["answered"]:
+            losses = " ".join(f"loss_{t}={by[site]:.4f}" for t, by in row["loss"].items() if site in by)
+            self.log_info(fl_ctx, f"fedsm round={number} site={site} accepted {losses}")
+        entering = self._record.history[number - 2].get("score", {}) if number > 1 else {}
+        self._progress.tell(
+            "round",
+            round=number,
+            seconds=row["seconds"],
+            score=entering,
+            answered=row["answered"],
+            missing=row["missing"],
+        )
+        for track, by_site in row["loss"].items():
+            self._curve(f"{track}/loss", by_site, number, fl_ctx)
+        if number > 1:
+            self._validation_curves(number - 1, fl_ctx)
+
+    def _validation_curves(self, number: int, fl_ctx: FLContext) -> None:
+        row = self._record.history[number - 1]
+        for track, by_site in row.get("validation", {}).items():
+            self._curve(f"{track}/validation", by_site | {"all": row["score"][track]}, number, fl_ctx)
+
+    def _curve(self, tag: str, by_site: dict[str, float], step: int, fl_ctx: FLContext) -> None:
+        """Sends scalars to whatever analytics receiver the job has (TensorBoard by default)."""
+        for site, value in by_site.items():
+            dxo = create_analytic_dxo(f"{tag}/{site}", value, AnalyticsDataType.SCALAR, global_step=step)
+            send_analytic_dxo(self, dxo, fl_ctx)
+
+    def _finish(self, fl_ctx: FLContext, abort_signal: Signal) -> None:
+        """Validates the last models, sends the candidates round once, writes the super model and the results."""
+        last = self._job.rounds
+        invited = sorted(self._aggregator.registered, key=natural_key)
+        self._progress.tell("validating")
+        answered, missing, _ = self._ask(
+            exchange.VALIDATE, last, lambda s: {n: t.final_payload(s) for n, t in self._tracks.items()}, invited,
+            self._job.round_timeout, fl_ctx, abort_signal,
+        )  # fmt: skip
+        if abort_signal.triggered:
+            return
+        self._need_quorum("validation of the last models", answered, missing)
+        reports = {site: meta.get("reports", {}) for site, meta in answered.items()}
+        self._record.add_validation(last, self._tracks, reports)
+        for name, track in self._tracks.items():
+            track.close_validation({site: r[name] for site, r in reports.items() if name in r})
+        self._checkpoint()
+        self._validation_curves(last, fl_ctx)
+
+        candidates = self._candidates()
+        self._progress.tell("evaluating")
+        answered, missing, down = self._ask(
+            exchange.EVALUATE, last, lambda site: candidates, invited, self._job.evaluate_timeout, fl_ctx, abort_signal
+        )
+        if abort_signal.triggered:
+            return
+        evaluations = {}
+        models = [name for name in candidates if name != "selector"]
+        for site, meta in sorted(answered.items(), key=lambda item: natural_key(item[0])):
+            reason = evaluation_problem(meta.get("evaluation"), self._job, self._sites, models)
+            if reason:
+                missing[site] = reason
+                self.log_error(fl_ctx, f"fedsm evaluation site={site} refused: {reason}")
+            else:
+                evaluations[site] = meta["evaluation"]
+        self._need_quorum("evaluation of the candidates", evaluations, missing)
+        self._write(candidates, summarize(evaluations, self._job, self._sites), missing, down, fl_ctx)
+
+    def _candidates(self) -> dict[str, Tensors]:
+        """The models that make the super model: each from its best validation round."""
+        candidates = {}
+        for name, track in self._tracks.items():
+            files = track.files()
+            for model in track.models():
+                best = self._record.best.get(model)
+                candidates[model] = self._checkpoints.load_weights(best["file"]) if best else files[model]
+            if not track.models() and track.final_payload(self._sites[0]):
+                candidates[name] = track.final_payload(self._sites[0])
+        return candidates
+
+    def _write(
+        self, candidates: dict[str, Tensors], summary: dict, missing: dict[str, str], down: dict[str, int],
+        fl_ctx: FLContext,
+    ) -> None:  # fmt: skip
+        job, record = self._job, self._record
+        common = {
+            "task": job.task.name,
+            "method": job.method,
+            "selector": job.tracks.get("selector", {}).get("kind", "none").removeprefix("selector_"),
+            "lam": getattr(self._tracks.get("personal"), "lam", None),
+            "gamma": summary["gamma"],
+            "rounds": job.rounds,
+            "seed": job.seed,
+            "sites": self._sites,
+        }
+        notes = {model: {"round": b["round"], "validation_score": b["score"]} for model, b in record.best.items()}
+        manifest = common | {"labels": list(job.task.labels), "run_id": record.run_id, "versions": versions()}
+        save_super_model(self._folder / "super_model", job, manifest, candidates, notes)
+        seconds = [row["seconds"] for row in record.history]
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        results = common | {
+            "run_id": record.run_id,
+            "images": self._aggregator.registered,
+            "settings": job.to_dict(),
+            "test": summary["test"],
+            "gamma_sweep": summary["gamma_sweep"],
+            "validation": {"history": record.history, "best": record.best},
+            "wire": record.wire | {"evaluation_down_bytes": down},
+            "seconds": {"round": seconds, "total": time.time() - self._started},
+            "peak_rss_mb": {"server": round(peak / _MB, 1), "server_start": round(self._start_rss / _MB, 1)},
+            "missing_in_evaluation": missing,
+        }
+        write_json(self._folder / "results.json", results)
+        self._progress.tell("finished", results="results.json")
+        self.log_info(fl_ctx, f"fedsm finished: results and super model are in {self._folder}")

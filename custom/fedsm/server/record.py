@@ -1,0 +1,83 @@
+"""What a run has been so far: history, best rounds, bytes and seconds. Plain values, kept in every checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedsm.server.checkpoint import Checkpoints
+from fedsm.tracks.base import ServerTrack
+
+
+@dataclass
+class RunRecord:
+    """The story of a run.
+
+    Attributes:
+        run_id: names the run; a resumed one has the same.
+        sites: the sites in index order.
+        history: a row a round: who answered, losses, seconds, and the validation of the models it made.
+        best: model name -> the round it was best in, its score and its weight file.
+        wire: `down_bytes` and `up_bytes`, site -> bytes of each round (0: took no part).
+    """
+
+    run_id: str
+    sites: list[str]
+    history: list[dict] = field(default_factory=list)
+    best: dict[str, dict] = field(default_factory=dict)
+    wire: dict[str, dict[str, list[int]]] = field(default_factory=lambda: {"down_bytes": {}, "up_bytes": {}})
+
+    def to_dict(self) -> dict:
+        """Plain values for JSON."""
+        return dataclasses.asdict(self)
+
+    def add_validation(self, number: int, tracks: dict[str, ServerTrack], reports: dict[str, dict]) -> None:
+        """Notes the sites' reports on the models that round `number` made, and which of them are the best so far.
+
+        Args:
+            number: the round whose models were validated (0: the initial ones).
+            tracks: the job's tracks.
+            reports: site -> track -> report.
+        """
+        row = self.history[number - 1] if number else {}
+        for name, track in tracks.items():
+            by_site = {site: r[name] for site, r in reports.items() if r.get(name)}
+            if not by_site:
+                continue
+            row.setdefault("validation", {})[name] = {site: r["score"] for site, r in by_site.items()}
+            scores = track.scores(by_site)
+            row.setdefault("score", {})[name] = sum(scores.values()) / len(scores)
+            for model in set(track.models()) & set(scores):
+                if model not in self.best or scores[model] > self.best[model]["score"]:
+                    file = Checkpoints.file_name(number, model)
+                    self.best[model] = {"round": number, "score": scores[model], "file": file}
+
+    def add_round(self, number: int, answered: dict[str, dict], missing: dict[str, str], seconds: float) -> dict:
+        """Starts the row of a round that was just closed."""
+        losses: dict[str, dict[str, float]] = {}
+        for site, meta in answered.items():
+            for track, loss in meta.get("losses", {}).items():
+                losses.setdefault(track, {})[site] = loss
+        row = {"round": number, "answered": sorted(answered), "missing": missing, "loss": losses, "seconds": seconds}
+        self.history.append(row)
+        return row
+
+    def add_bytes(self, down: dict[str, int], up: dict[str, int]) -> None:
+        """Notes what went down and came up in a round, for each site."""
+        for key, sent in (("down_bytes", down), ("up_bytes", up)):
+            for site in self.sites:
+                self.wire[key].setdefault(site, []).append(sent.get(site, 0))
+
+
+class Progress:
+    """`progress.jsonl`: a line an event, for whoever watches the run from outside."""
+
+    def __init__(self, path: Path):
+        self._path = path
+
+    def tell(self, event: str, **values) -> None:
+        """Appends one event."""
+        with self._path.open("a") as f:
+            f.write(json.dumps({"event": event} | values) + "\n")

@@ -1,0 +1,146 @@
+"""All settings of a job, in one place.
+
+The recipe writes them once, into the server's configuration; the controller sends them to the sites with
+every task. So U-Net, labels and learning rates stand in one file of a job folder and nowhere else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedsm.errors import UserError
+
+GAMMAS = (0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.999, 1.0)
+
+
+def _build(cls, values: dict, where: str):
+    """Builds a dataclass from a plain dict; an unknown or missing key is a `UserError`."""
+    if not isinstance(values, dict):
+        raise UserError(f"{where}: expected a mapping, got {type(values).__name__}")
+    known = {f.name: f for f in dataclasses.fields(cls)}
+    unknown = sorted(set(values) - set(known))
+    if unknown:
+        raise UserError(f"{where}: unknown setting {unknown[0]!r}; known: {', '.join(sorted(known))}")
+    missing = [
+        n
+        for n, f in known.items()
+        if n not in values and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    ]
+    if missing:
+        raise UserError(f"{where}: setting {missing[0]!r} is missing")
+    return cls(**values)
+
+
+@dataclass
+class TaskSettings:
+    """What is segmented, and with which networks.
+
+    Attributes:
+        name: name of the task.
+        channels: image channels (3 colour, 1 grey).
+        labels: label name -> mask values that belong to it. Labels may overlap (disc = rim + cup).
+        intensity: how pixels become numbers: `unit` (divide by the format's maximum) or
+            `percentiles` (1 % .. 99 % of the image or volume to 0..1, for MR).
+        unet: arguments of MONAI's U-Net: `channels`, `strides`, `residual_units`, `norm`.
+        selector_net: arguments of the VGG-11: `head` (`fc` or `gap`) and `width`.
+        background: mask values that belong to no label.
+        lam: the task's default SoftPull coefficient.
+    """
+
+    name: str
+    channels: int
+    labels: dict[str, list[int]]
+    intensity: str = "unit"
+    unet: dict[str, Any] = field(default_factory=dict)
+    selector_net: dict[str, Any] = field(default_factory=dict)
+    background: list[int] = field(default_factory=lambda: [0])
+    lam: float = 0.7
+
+    def __post_init__(self):
+        if self.channels < 1 or not self.labels:
+            raise UserError(f"task {self.name!r}: needs at least one channel and one label")
+        if self.intensity not in ("unit", "percentiles"):
+            raise UserError(f"task {self.name!r}: intensity must be 'unit' or 'percentiles'")
+
+    @property
+    def mask_values(self) -> set[int]:
+        """All values a mask may hold."""
+        return set(self.background).union(*self.labels.values())
+
+
+@dataclass
+class JobSettings:
+    """One job: a task, its tracks, and how long and how patiently they are trained.
+
+    Attributes:
+        task: the task.
+        tracks: track name -> its kind and options, e.g. `{"personal": {"kind": "softpull", "lam": 0.7}}`.
+        method: the name under which the results are reported.
+        rounds: federated rounds.
+        local_epochs: passes over a site's training images each round.
+        batch_size: images a step.
+        size: images are resized to size x size pixels.
+        lr: Adam's learning rate for the U-Nets.
+        selector_lr: Adam's learning rate for a trained selector.
+        seed: fixes initial weights, splits and the order of batches.
+        min_sites: results that a round needs.
+        round_timeout: seconds after which a round is closed with those that answered.
+        evaluate_timeout: the same for the last task, in which every site tries every candidate.
+        gammas: the thresholds of Algorithm 2 that are tried on the validation images.
+        keep_checkpoints: how many rounds stay on the server's disk.
+        amp: autocast on CUDA.
+        pin_memory: pinned host memory on CUDA.
+    """
+
+    task: TaskSettings
+    tracks: dict[str, dict[str, Any]]
+    method: str = "fedsm"
+    rounds: int = 150
+    local_epochs: int = 1
+    batch_size: int = 8
+    size: int = 256
+    lr: float = 1e-3
+    selector_lr: float = 1e-4
+    seed: int = 0
+    min_sites: int = 2
+    round_timeout: int = 3600
+    evaluate_timeout: int = 7200
+    gammas: list[float] = field(default_factory=lambda: list(GAMMAS))
+    keep_checkpoints: int = 2
+    amp: bool = True
+    pin_memory: bool = True
+
+    def __post_init__(self):
+        for name in ("rounds", "local_epochs", "batch_size", "min_sites", "round_timeout", "evaluate_timeout"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise UserError(f"{name} must be a whole number of at least 1, got {value!r}")
+        for name in ("lr", "selector_lr"):
+            value = getattr(self, name)
+            if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
+                raise UserError(f"{name} must be a positive number, got {value!r}")
+        steps = 2 ** (len(self.task.unet.get("channels", (0,) * 5)) - 1)
+        if self.size < 32 or self.size % steps:
+            raise UserError(f"size must be at least 32 and a multiple of {steps} for this U-Net, got {self.size}")
+        if self.keep_checkpoints < 1:
+            raise UserError(f"keep_checkpoints must be at least 1, got {self.keep_checkpoints}")
+        if not self.gammas or any(not 0 <= g <= 1 for g in self.gammas):
+            raise UserError("gammas must be numbers in [0, 1]")
+
+    @classmethod
+    def from_dict(cls, values: dict) -> JobSettings:
+        """Builds settings from the plain dict of a job's configuration.
+
+        Raises:
+            UserError: unknown, missing or impossible setting.
+        """
+        values = dict(values)
+        values["task"] = _build(TaskSettings, values.get("task"), "task")
+        return _build(cls, values, "job")
+
+    def to_dict(self) -> dict:
+        """The plain dict of which `from_dict` makes the same settings again."""
+        return dataclasses.asdict(self)

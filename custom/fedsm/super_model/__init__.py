@@ -1,0 +1,1 @@
+"""The product: one model a clinic can load."""

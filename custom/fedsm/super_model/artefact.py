@@ -1,0 +1,103 @@
+"""The super model on disk: safetensors for each network and a manifest.
+
+super_model/
+  manifest.json
+  global.safetensors  personal.<site>.safetensors ...  selector.safetensors
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from fedsm.errors import UserError
+from fedsm.settings import JobSettings
+from fedsm.tracks.base import Tensors
+
+FORMAT = "fedsm-super-model/1"
+MANIFEST = "manifest.json"
+
+
+@dataclass
+class SuperModelFiles:
+    """What a super model's folder holds: the settings it was trained with, its manifest and its tensors."""
+
+    settings: JobSettings
+    manifest: dict
+    networks: dict[str, Tensors]
+
+
+def save_super_model(
+    folder: Path, settings: JobSettings, manifest: dict, networks: dict[str, Tensors], notes: dict[str, dict]
+) -> None:
+    """Writes a super model, whole or not at all; an existing one is replaced at the very end.
+
+    Args:
+        folder: `super_model/` of the run.
+        settings: the job's settings, of which the architecture is built again.
+        manifest: sites, gamma, versions, scores; see the README.
+        networks: model name -> tensors.
+        notes: model name -> what else the manifest says of it (round, validation score).
+    """
+    partial = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    entries = {}
+    for name, tensors in networks.items():
+        file = f"{name}.safetensors"
+        save_file({k: v.contiguous() for k, v in tensors.items()}, partial / file)
+        entries[name] = {"file": file, "sha256": _digest(partial / file)} | notes.get(name, {})
+    content = {"format": FORMAT, "settings": settings.to_dict()} | manifest | {"networks": entries}
+    (partial / MANIFEST).write_text(json.dumps(content, indent=1))
+    if folder.exists():
+        shutil.rmtree(folder)
+    os.replace(partial, folder)
+
+
+def load_super_model(folder: Path) -> SuperModelFiles:
+    """Loads a super model. Runs no code from the folder: JSON and safetensors only.
+
+    Raises:
+        UserError: something is missing, damaged or not ours.
+    """
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text())
+    except (OSError, ValueError) as e:
+        raise UserError(f"{folder / MANIFEST} cannot be read: {e}; is {folder} a super model?") from e
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise UserError(f"{folder / MANIFEST} is not of the format {FORMAT}")
+    networks = {}
+    for name, entry in manifest["networks"].items():
+        file = entry["file"]
+        if Path(file).name != file:
+            raise UserError(f"{folder / MANIFEST} names the file {file!r}, which is no plain file name")
+        path = folder / file
+        try:
+            if _digest(path) != entry["sha256"]:
+                raise UserError(f"{path} is not the file that {MANIFEST} describes (checksum differs): copy it again")
+            networks[name] = load_file(path)
+        except (OSError, SafetensorError) as e:
+            raise UserError(f"{path} cannot be read: {e}") from e
+    return SuperModelFiles(JobSettings.from_dict(manifest["settings"]), manifest, networks)
+
+
+def versions() -> dict[str, str]:
+    """Versions of what made the weights."""
+    import monai
+
+    import fedsm
+
+    return {"fedsm": fedsm.__version__, "torch": torch.__version__, "monai": monai.__version__}
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()

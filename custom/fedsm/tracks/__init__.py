@@ -1,0 +1,91 @@
+"""The tracks by kind. A new method is a new file here and a line in `KINDS`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from fedsm.errors import UserError
+from fedsm.settings import JobSettings
+from fedsm.tracks.base import ClientTrack, ServerTrack, Tensors
+from fedsm.tracks.fedavg import AveragedServer
+from fedsm.tracks.segmentation import SegmentationClient
+from fedsm.tracks.selector_fedavg import NetworkSelector, SelectorClient, SelectorFedAvgServer
+from fedsm.tracks.selector_gradient import SelectorGradientClient, SelectorGradientServer
+from fedsm.tracks.selector_statistics import StatisticsClient, StatisticsSelector, StatisticsServer
+from fedsm.tracks.softpull import SoftPullServer
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The halves of a kind of track; `selector` is the class that selects at inference, for selectors."""
+
+    client: type[ClientTrack]
+    server: type[ServerTrack]
+    selector: type | None = None
+
+
+KINDS = {
+    "fedavg": Kind(SegmentationClient, AveragedServer),
+    "softpull": Kind(SegmentationClient, SoftPullServer),
+    "selector_gradient": Kind(SelectorGradientClient, SelectorGradientServer, NetworkSelector),
+    "selector_fedavg": Kind(SelectorClient, SelectorFedAvgServer, NetworkSelector),
+    "selector_statistics": Kind(StatisticsClient, StatisticsServer, StatisticsSelector),
+}
+
+
+def kind_of(name: str, spec: dict) -> Kind:
+    """The kind of a track's settings.
+
+    Raises:
+        UserError: unknown kind.
+    """
+    kind = spec.get("kind")
+    if kind not in KINDS:
+        raise UserError(f"track {name!r}: unknown kind {kind!r}; known: {', '.join(KINDS)}")
+    return KINDS[kind]
+
+
+def _options(spec: dict) -> dict:
+    return {k: v for k, v in spec.items() if k != "kind"}
+
+
+def client_tracks(settings: JobSettings, index: int, n_sites: int, device: torch.device) -> dict[str, ClientTrack]:
+    """The client halves of a job's tracks."""
+    return {
+        name: kind_of(name, spec).client(settings, _options(spec), index, n_sites, device)
+        for name, spec in settings.tracks.items()
+    }
+
+
+def check_tracks(settings: JobSettings, sites: list[str]) -> None:
+    """Refuses a job that cannot work with these sites.
+
+    Raises:
+        UserError: fewer than 2 sites, too few for `min_sites`, unknown kind, or options that do not fit.
+    """
+    if len(sites) < 2:
+        raise UserError(f"FedSM needs at least 2 sites, got {len(sites)}: {', '.join(sites) or 'none'}")
+    if settings.min_sites > len(sites):
+        raise UserError(f"min_sites is {settings.min_sites}, but there are {len(sites)} sites")
+    for name, spec in settings.tracks.items():
+        kind_of(name, spec).server.check(settings, _options(spec), len(sites))
+
+
+def server_tracks(settings: JobSettings, sites: list[str]) -> dict[str, ServerTrack]:
+    """The server halves of a job's tracks.
+
+    Raises:
+        UserError: see `check_tracks`.
+    """
+    check_tracks(settings, sites)
+    return {
+        name: kind_of(name, spec).server(name, settings, _options(spec), sites)
+        for name, spec in settings.tracks.items()
+    }
+
+
+def build_inference_selector(settings: JobSettings, n_sites: int, tensors: Tensors, device: torch.device):
+    """The object whose `probabilities(images)` gives yhat, from the selector track's final tensors."""
+    return kind_of("selector", settings.tracks["selector"]).selector(settings, n_sites, tensors, device)

@@ -1,0 +1,149 @@
+"""A track: one network with two halves.
+
+The client half says how a site learns from a batch, the server half how the sites' results become the next
+model. Everything else in this project carries tracks around. Nothing here knows FLARE.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+
+import torch
+
+from fedsm.errors import UserError
+from fedsm.settings import JobSettings
+
+Tensors = dict[str, torch.Tensor]
+Batch = tuple[torch.Tensor, torch.Tensor]  # images (B, C, H, W) in 0..1, labels (B, L, H, W) of 0 and 1
+
+
+class ClientTrack(ABC):
+    """A site's half of a track.
+
+    Args:
+        settings: the job's settings.
+        options: this track's own options (everything beside `kind`).
+        index: the site's index, 0-based.
+        n_sites: number of sites of the job.
+        device: where to compute.
+    """
+
+    def __init__(self, settings: JobSettings, options: dict, index: int, n_sites: int, device: torch.device):
+        self.settings = settings
+        self.options = options
+        self.index = index
+        self.n_sites = n_sites
+        self.device = device
+
+    def register(self, batches: Iterable[Batch]) -> Tensors:
+        """What a site sends once, before round 1. `batches` walks its training images without augmentation."""
+        return {}
+
+    def receive(self, payload: Tensors) -> None:
+        """Takes the server's model for this round."""
+
+    def validate(self, batches: Iterable[Batch]) -> dict:
+        """Scores the received model: `{"score": mean, "images": n}`, or empty where there is nothing to score."""
+        return {}
+
+    def begin(self, n_images: int) -> None:
+        """Starts a round's pass over the data, in which `step` will see `n_images` images in all."""
+
+    def step(self, images: torch.Tensor, labels: torch.Tensor) -> float:
+        """Learns from one batch; returns its loss."""
+        return 0.0
+
+    def update(self) -> Tensors:
+        """What the site sends after its pass. Empty: the track sends nothing."""
+        return {}
+
+    def state(self) -> Tensors:
+        """What must survive a restart of the site's process (Adam's moments)."""
+        return {}
+
+    def load_state(self, state: Tensors) -> None:
+        """Takes back what `state` gave. An empty dict starts afresh."""
+
+
+class ServerTrack(ABC):
+    """The server's half of a track.
+
+    A site that did not answer a round is simply not merged: each track's docstring says what follows.
+
+    Args:
+        name: the track's name in the job (`global`, `personal`, `selector`).
+        settings: the job's settings.
+        options: this track's own options.
+        sites: names of the sites; their order gives the index.
+    """
+
+    def __init__(self, name: str, settings: JobSettings, options: dict, sites: list[str]):
+        self.name = name
+        self.settings = settings
+        self.options = options
+        self.sites = sites
+
+    @classmethod
+    def check(cls, settings: JobSettings, options: dict, n_sites: int) -> None:
+        """Refuses options that cannot work, before anything costs time.
+
+        Raises:
+            UserError: with the remedy.
+        """
+        if options:
+            raise UserError(f"{cls.__name__} takes no option {next(iter(options))!r}")
+
+    @abstractmethod
+    def payload(self, site: str) -> Tensors:
+        """What goes down to a site in a training round. Empty: nothing."""
+
+    def final_payload(self, site: str) -> Tensors:
+        """What goes down to be validated after the last round."""
+        return self.payload(site)
+
+    @abstractmethod
+    def template(self) -> Tensors:
+        """A tensor for each key that an update must hold: its shape and dtype are checked, not its values."""
+
+    @abstractmethod
+    def merge(self, site: str, update: Tensors, n_images: int) -> None:
+        """Takes one checked update as it arrives. `n_images` is the site's number of training images."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends the round: the merged updates become the next model."""
+
+    def registration_template(self) -> Tensors:
+        """The same as `template`, for what a site sends once before round 1."""
+        return {}
+
+    def register(self, site: str, tensors: Tensors) -> None:
+        """Takes what a site sent once before round 1."""
+
+    @abstractmethod
+    def files(self) -> dict[str, Tensors]:
+        """Everything needed to go on, as file stem -> tensors."""
+
+    @abstractmethod
+    def load_files(self, files: dict[str, Tensors]) -> None:
+        """Takes back what `files` gave."""
+
+    def models(self) -> list[str]:
+        """File stems of the networks that compete for the best validation round."""
+        return [self.name]
+
+    def scores(self, reports: dict[str, dict]) -> dict[str, float]:
+        """Score of each model from the sites' validation reports: the mean over all images of all sites."""
+        return pooled_score(self.name, reports)
+
+    def close_validation(self, reports: dict[str, dict]) -> None:
+        """Takes the reports of the validation after the last round."""
+
+
+def pooled_score(model: str, reports: dict[str, dict]) -> dict[str, float]:
+    """Mean over all validation images of all sites that reported, as `{model: score}`."""
+    images = sum(r["images"] for r in reports.values())
+    if not images:
+        return {}
+    return {model: sum(r["score"] * r["images"] for r in reports.values()) / images}

@@ -1,0 +1,85 @@
+"""The trained selector that works: full-batch gradients up, one Adam at the server.
+
+    site k:  g_k = grad of the mean over its images of CE(f_s(w_s; x), k)      at the received w_s
+    server:  w_s <- Adam(w_s, eta_s, sum_k (n_k / n) g_k)
+
+The sum is the gradient of the loss over all images of all sites, so the one-label problem of a single site does
+not arise: this is centralized full-batch training of the selector, one step a round. The wire carries w_s each
+way, as in Algorithm 1. The gradient is a mean over images: a sum would make Adam's second moment grow with
+the square of a site's size.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from fedsm.tracks.base import Tensors
+from fedsm.tracks.selector_fedavg import SelectorClient, SelectorFedAvgServer
+from fedsm.tracks.state import RunningMean, copy
+
+
+class SelectorGradientClient(SelectorClient):
+    """Collects the gradient over the round's pass; takes no local step."""
+
+    def begin(self, n_images: int) -> None:
+        self._n_images = n_images
+        self.net.zero_grad(set_to_none=True)
+
+    def step(self, images: torch.Tensor, labels: torch.Tensor) -> float:
+        self.net.train()
+        loss = self.loss(self.forward(images), labels)
+        (loss * (len(images) / self._n_images)).backward()
+        return loss.item()
+
+    def update(self) -> Tensors:
+        return {k: p.grad.detach().cpu() for k, p in self.net.named_parameters()}
+
+    def state(self) -> Tensors:
+        return {}
+
+    def load_state(self, state: Tensors) -> None:
+        """Nothing is kept at the site: Adam lives at the server."""
+
+
+class SelectorGradientServer(SelectorFedAvgServer):
+    """Adam over the mean gradient.
+
+    Sites that did not answer take no part in that round's gradient; with no answer at all no step is taken.
+    """
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self._bind(self.weights)
+
+    def _bind(self, weights: Tensors, moments: Tensors | None = None) -> None:
+        self._parameters = {k: torch.nn.Parameter(v) for k, v in weights.items()}
+        self._adam = torch.optim.Adam(self._parameters.values(), lr=self.settings.selector_lr, betas=(0.9, 0.999))
+        for i, parameter in enumerate(self._parameters.values()):
+            entry = {name: moments[f"{i}.{name}"] for name in ("step", "exp_avg", "exp_avg_sq")} if moments else {}
+            self._adam.state[parameter] = entry
+        self.weights = {k: p.detach() for k, p in self._parameters.items()}
+
+    def close(self) -> None:
+        if self._mean.count:
+            gradient = self._mean.mean()
+            moments = self._moments()
+            self._bind(copy(self.weights), moments)  # a slow download may still read the old tensors
+            for key, parameter in self._parameters.items():
+                parameter.grad = gradient[key].to(parameter.dtype)
+            self._adam.step()
+            self._adam.zero_grad(set_to_none=True)
+        self._mean = RunningMean(self.weights)
+
+    def _moments(self) -> Tensors:
+        return {
+            f"{i}.{name}": value
+            for i, parameter in enumerate(self._parameters.values())
+            for name, value in self._adam.state[parameter].items()
+        }
+
+    def files(self) -> dict[str, Tensors]:
+        return super().files() | {f"{self.name}.adam": self._moments()}
+
+    def load_files(self, files: dict[str, Tensors]) -> None:
+        super().load_files(files)
+        self._bind(self.weights, files[f"{self.name}.adam"])

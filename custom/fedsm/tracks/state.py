@@ -1,0 +1,102 @@
+"""Arithmetic on state dicts: torch and numpy mixed, floats averaged, integer buffers handed on."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from fedsm.tracks.base import Tensors
+
+
+def as_tensor(value) -> torch.Tensor:
+    """A CPU tensor of a torch or numpy array. Site filters return numpy where torch was sent.
+
+    Raises:
+        TypeError: neither, or an array of objects or text.
+    """
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu()
+    if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
+        return torch.from_numpy(np.ascontiguousarray(value))
+    raise TypeError(f"expected a tensor or a numeric array, got {type(value).__name__}")
+
+
+def copy(tensors: Tensors) -> Tensors:
+    """A deep copy on the CPU."""
+    return {k: v.detach().cpu().clone() for k, v in tensors.items()}
+
+
+def subtract(new: Tensors, old: Tensors) -> Tensors:
+    """new - old, entry by entry, on the CPU: a WEIGHT_DIFF."""
+    return {k: (new[k].detach() - old[k].to(new[k].device)).cpu() for k in old}
+
+
+def add_(target: Tensors, diff: Tensors) -> None:
+    """target += diff in place, keeping target's dtypes.
+
+    Keeping the dtype matters: dividing by a NumPy scalar somewhere upstream turns float32 into float64,
+    which doubles memory and wire. Integer buffers that a filter turned into floats are rounded back.
+    """
+    for key, value in target.items():
+        change = diff[key]
+        if not value.is_floating_point() and change.is_floating_point():
+            change = change.round()
+        value.add_(change.to(value.dtype))
+
+
+def problem(update: Tensors, template: Tensors) -> str | None:
+    """Why an update may not be merged, or None.
+
+    Checks keys, shapes, dtypes and that every value is finite. The norm is one pass over the bytes: a NaN or an
+    infinity anywhere makes it non-finite, and so does a value beyond 1e19, which no weight has.
+    """
+    missing = sorted(set(template) - set(update))
+    if missing:
+        return f"entry {missing[0]!r} is missing ({len(missing)} in all)"
+    extra = sorted(set(update) - set(template))
+    if extra:
+        return f"unexpected entry {str(extra[0])[:80]!r} ({len(extra)} in all)"
+    for key, expected in template.items():
+        value = update[key]
+        if value.shape != expected.shape:
+            return f"entry {key!r} has shape {tuple(value.shape)}, expected {tuple(expected.shape)}"
+        if value.is_complex() or value.dtype == torch.bool:
+            return f"entry {key!r} has dtype {value.dtype}"
+        if value.is_floating_point() and not torch.isfinite(torch.linalg.vector_norm(value)):
+            return f"entry {key!r} holds NaN or infinite values"
+    return None
+
+
+class RunningMean:
+    """Weighted mean of state dicts that arrive one by one.
+
+    Floats are summed in float64, so the order of arrival does not show in the float32 result. Integer buffers
+    are not averaged: those of the site with most data are taken (the first site by index where two are equal).
+    """
+
+    def __init__(self, template: Tensors):
+        self._sums = {
+            k: torch.zeros(v.shape, dtype=torch.float64) for k, v in template.items() if v.is_floating_point()
+        }
+        self._integers: Tensors = {}
+        self._largest: tuple[float, int] | None = None
+        self.weight = 0.0
+        self.count = 0
+
+    def add(self, tensors: Tensors, weight: float, index: int = 0) -> None:
+        """Adds one state dict with its weight (number of images); `index` is the site's."""
+        for key, total in self._sums.items():
+            total.add_(tensors[key], alpha=weight)
+        if self._largest is None or (weight, -index) > self._largest:
+            self._largest = (weight, -index)
+            self._integers = {k: v for k, v in tensors.items() if k not in self._sums}
+        self.weight += weight
+        self.count += 1
+
+    def mean(self) -> Tensors:
+        """The weighted mean: float64 for what was averaged, the largest site's values for integers.
+
+        Raises:
+            ZeroDivisionError: nothing was added.
+        """
+        return {k: v / self.weight for k, v in self._sums.items()} | self._integers
