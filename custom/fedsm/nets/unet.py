@@ -5,7 +5,12 @@ from monai.networks.nets import UNet
 from fedsm.errors import UserError
 from fedsm.settings import TaskSettings
 
-DEFAULTS = {"channels": [16, 32, 64, 128, 256], "strides": None, "residual_units": 2, "norm": "INSTANCE"}
+DEFAULTS = {"channels": [16, 32, 64, 128, 256], "strides": None, "residual_units": 2, "norm": ["INSTANCE", {"affine": True}]}
+
+
+def _norm(value):
+    """MONAI wants a name or a (name, arguments) tuple; JSON and YAML have lists."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 def build_unet(task: TaskSettings) -> UNet:
@@ -32,5 +37,8 @@ def build_unet(task: TaskSettings) -> UNet:
         channels=channels,
         strides=strides,
         num_res_units=options["residual_units"],
-        norm=options["norm"],
+        norm=_norm(options["norm"]),
+        # A bias in front of a norm has no effect but a gradient of pure rounding noise, which Adam blows up to full
+        # steps: weights would differ between two correct runs. The norm's own offset takes its place.
+        bias=False,
     )

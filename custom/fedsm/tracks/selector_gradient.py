@@ -54,8 +54,9 @@ class SelectorGradientServer(SelectorFedAvgServer):
     def _bind(self, weights: Tensors, moments: Tensors | None = None) -> None:
         self._parameters = {k: torch.nn.Parameter(v) for k, v in weights.items()}
         self._adam = torch.optim.Adam(self._parameters.values(), lr=self.settings.selector_lr, betas=(0.9, 0.999))
-        for i, parameter in enumerate(self._parameters.values()):
-            entry = {name: moments[f"{i}.{name}"] for name in ("step", "exp_avg", "exp_avg_sq")} if moments else {}
+        for key, parameter in self._parameters.items():
+            # By the parameter's name: a file does not keep the order in which tensors were written.
+            entry = {name: moments[f"{key}/{name}"] for name in ("step", "exp_avg", "exp_avg_sq")} if moments else {}
             self._adam.state[parameter] = entry
         self.weights = {k: p.detach() for k, p in self._parameters.items()}
 
@@ -72,8 +73,8 @@ class SelectorGradientServer(SelectorFedAvgServer):
 
     def _moments(self) -> Tensors:
         return {
-            f"{i}.{name}": value
-            for i, parameter in enumerate(self._parameters.values())
+            f"{key}/{name}": value
+            for key, parameter in self._parameters.items()
             for name, value in self._adam.state[parameter].items()
         }
 

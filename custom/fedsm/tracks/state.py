@@ -44,6 +44,11 @@ def add_(target: Tensors, diff: Tensors) -> None:
         value.add_(change.to(value.dtype))
 
 
+def _sum_dtype(expected: torch.Tensor) -> torch.dtype:
+    """What a value will be cast to: 1e300 is finite as float64 and infinite as the weight it would become."""
+    return expected.dtype if expected.is_floating_point() else torch.float32
+
+
 def problem(update: Tensors, template: Tensors) -> str | None:
     """Why an update may not be merged, or None.
 
@@ -62,7 +67,7 @@ def problem(update: Tensors, template: Tensors) -> str | None:
             return f"entry {key!r} has shape {tuple(value.shape)}, expected {tuple(expected.shape)}"
         if value.is_complex() or value.dtype == torch.bool:
             return f"entry {key!r} has dtype {value.dtype}"
-        if value.is_floating_point() and not torch.isfinite(torch.linalg.vector_norm(value)):
+        if value.is_floating_point() and not torch.isfinite(torch.linalg.vector_norm(value.to(_sum_dtype(expected)))):
             return f"entry {key!r} holds NaN or infinite values"
     return None
 

@@ -1,0 +1,62 @@
+"""Small sites and settings that every test can afford."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from app_fedsm.config import build_settings
+from fedsm.settings import JobSettings
+
+SITES = ["site-1", "site-2", "site-3"]
+
+
+def small_settings(**given) -> JobSettings:
+    """A job of seconds: 32 px, a U-Net of three levels, a narrow VGG-11."""
+    overrides = [
+        "task.unet.channels=[4,8,16]",
+        "task.unet.residual_units=1",
+        "task.selector_net={head: gap, width: 0.0625}",
+        *given.pop("overrides", []),
+    ]
+    defaults = {
+        "task": "retinal", "method": "fedsm", "rounds": 3, "size": 32, "batch_size": 4, "lr": 3e-3,
+        "selector_lr": 1e-3, "round_timeout": 60,
+    }  # fmt: skip
+    return build_settings(**(defaults | given), overrides=overrides)
+
+
+def write_site(folder: Path, count: int, seed: int, size: int = 40) -> None:
+    """A site of noisy discs in its own colour, with 0/1/2 masks."""
+    rng = np.random.default_rng(seed)
+    colour = rng.uniform(60, 200, 3)
+    rows, columns = np.mgrid[:size, :size]
+    for part in ("images", "masks"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    for i in range(count):
+        centre, radius = rng.uniform(size * 0.35, size * 0.65, 2), rng.uniform(size * 0.15, size * 0.25)
+        distance = np.hypot(rows - centre[0], columns - centre[1])
+        mask = (distance < radius).astype(np.uint8) + (distance < radius / 2).astype(np.uint8)
+        image = colour * (0.5 + 0.25 * mask[..., None]) + rng.normal(0, 12, (size, size, 3))
+        Image.fromarray(image.clip(0, 255).astype(np.uint8)).save(folder / "images" / f"case_{i:02d}.png")
+        Image.fromarray(mask).save(folder / "masks" / f"case_{i:02d}.png")
+
+
+@pytest.fixture(scope="session")
+def data_root(tmp_path_factory) -> Path:
+    """Three sites of 16, 12 and 20 images."""
+    root = tmp_path_factory.mktemp("data")
+    for seed, (site, count) in enumerate(zip(SITES, (16, 12, 20), strict=True)):
+        write_site(root / site, count, seed)
+    return root
+
+
+@pytest.fixture(autouse=True)
+def _scratch_home(tmp_path_factory, monkeypatch):
+    """`nvflare` writes to the home folder; and two cores are shared by many small nets."""
+    monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+    torch.set_num_threads(1)

@@ -1,0 +1,180 @@
+"""What is wrong with a site's folder is said in one line that names site, file and remedy."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from app_fedsm.config import build_settings
+from fedsm.data.dataset import load_site, scale_intensity, to_tensors
+from fedsm.data.site_folder import check_site, list_pairs, list_sites
+from fedsm.data.split import derive_seed, split_by_patient
+from fedsm.errors import UserError
+from tests.conftest import small_settings, write_site
+
+TASK = small_settings().task
+
+
+@pytest.fixture
+def site(tmp_path):
+    folder = tmp_path / "hospital-a"
+    write_site(folder, 5, seed=0)
+    return folder
+
+
+def damage(folder, how: str) -> str:
+    """Damages a site; returns the name of the file that the error must name."""
+    image, mask = folder / "images" / "case_01.png", folder / "masks" / "case_01.png"
+    if how == "no mask":
+        mask.unlink()
+    elif how == "no image":
+        image.unlink()
+        return mask.name
+    elif how == "truncated":
+        image.write_bytes(image.read_bytes()[:200])
+    elif how == "text":
+        mask.write_text("this is no picture")
+        return mask.name
+    elif how == "empty file":
+        image.write_bytes(b"")
+    elif how == "other size":
+        Image.fromarray(np.zeros((10, 20), np.uint8)).save(mask)
+        return image.name
+    elif how == "other value":
+        Image.fromarray(np.full((40, 40), 7, np.uint8)).save(mask)
+        return mask.name
+    elif how == "colour mask":
+        Image.fromarray(np.random.default_rng(0).integers(0, 2, (40, 40, 3), np.uint8)).save(mask)
+        return mask.name
+    elif how == "two of a name":
+        Image.open(image).save(image.with_suffix(".bmp"))
+        return "case_01.png"
+    return image.name
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("no mask", "has no mask"), ("no image", "has no image"), ("truncated", "cannot be read"),
+        ("text", "cannot be read"), ("empty file", "cannot be read"), ("other size", "both must have one size"),
+        ("other value", "holds the value 7"), ("colour mask", "one grey channel"), ("two of a name", "have one name"),
+    ],
+)  # fmt: skip
+def test_damage_is_named(site, how, words):
+    name = damage(site, how)
+    with pytest.raises(UserError) as caught:
+        check_site(site, "hospital-a", TASK)
+    message = str(caught.value)
+    assert words in message
+    assert "'hospital-a'" in message
+    assert name in message
+    assert "\n" not in message
+    assert name not in caught.value.public, "file names stay at the site"
+
+
+def test_missing_and_empty_folders(tmp_path):
+    with pytest.raises(UserError, match="does not exist"):
+        list_sites(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="at least 2 sites"):
+        list_sites(tmp_path)
+    write_site(tmp_path / "one", 3, 0)
+    with pytest.raises(UserError, match="only 'one'"):
+        list_sites(tmp_path)
+    (tmp_path / "two" / "images").mkdir(parents=True)
+    assert list_sites(tmp_path) == ["one", "two"]
+    with pytest.raises(UserError, match="masks is missing"):
+        list_pairs(tmp_path / "two", "two")
+    (tmp_path / "two" / "masks").mkdir()
+    with pytest.raises(UserError, match="no images in"):
+        list_pairs(tmp_path / "two", "two")
+    write_site(tmp_path / "bad name", 3, 0)
+    with pytest.raises(UserError, match="rename the folder"):
+        list_sites(tmp_path)
+
+
+def test_sites_are_in_natural_order(tmp_path):
+    for name in ("site-10", "site-2", "site-1"):
+        write_site(tmp_path / name, 1, 0)
+    assert list_sites(tmp_path) == ["site-1", "site-2", "site-10"]
+
+
+def test_hidden_and_other_files_are_passed_over(site):
+    (site / "images" / ".DS_Store").write_text("x")
+    (site / "images" / "notes.txt").write_text("x")
+    assert check_site(site, "hospital-a", TASK) == 5
+
+
+def test_labels_overlap_and_masks_stay_masks():
+    """Values 0, 1, 2: disc is 1 and 2, cup is 2. 0/1 masks must not be divided by 255."""
+    mask = np.array([[[0, 1], [2, 2]]], np.uint8).repeat(16, 1).repeat(16, 2)
+    image = np.zeros((1, 32, 32, 3), np.uint8)
+    _, labels = to_tensors(image, mask, TASK, 32)
+    assert labels.shape == (1, 2, 32, 32)
+    assert labels[0, 0].float().mean() == 0.75
+    assert labels[0, 1].float().mean() == 0.5
+
+
+def test_intensity():
+    assert scale_intensity(np.array([0, 255], np.uint8), "unit").tolist() == [0, 1]
+    assert scale_intensity(np.array([0, 65535], np.uint16), "unit").tolist() == [0, 1]
+    assert scale_intensity(np.array([0, 65535], np.int32), "unit").tolist() == [0, 1]
+    assert scale_intensity(np.array([0.0, 0.5]), "unit").tolist() == [0, 0.5]
+    assert scale_intensity(np.array([0.0, 127.5]), "unit").tolist() == [0, 0.5]
+    ramp = scale_intensity(np.arange(0, 1001, dtype=np.float32) * 3, "percentiles")
+    assert ramp[0] == 0 and ramp[-1] == 1
+    assert ramp[500] == pytest.approx(0.5, abs=1e-3)
+
+
+def test_grey_where_colour_is_expected_and_the_reverse(tmp_path):
+    folder = tmp_path / "grey"
+    write_site(folder, 3, 0)
+    for path in (folder / "images").iterdir():
+        Image.open(path).convert("L").save(path)
+    assert load_site(folder, "grey", small_settings())["train"].images.shape[1] == 3
+    prostate = build_settings("prostate", "fedsm", size=32)
+    colour = tmp_path / "colour"
+    write_site(colour, 3, 0)
+    for path in (colour / "masks").iterdir():
+        Image.fromarray((np.asarray(Image.open(path)) > 0).astype(np.uint8)).save(path)
+    assert load_site(colour, "colour", prostate)["train"].images.shape[1] == 1
+
+
+def test_split_sizes_and_patients():
+    """20 patients: 10, 5, 5. Two images of a patient stay together, and the seed fixes the split."""
+    patients = [f"p{i // 2:02d}" for i in range(40)]
+    split = split_by_patient(patients, 0, "a")
+    assert [len(split[p]) for p in ("train", "validation", "test")] == [20, 10, 10]
+    owners = [{patients[i] for i in rows} for rows in split.values()]
+    assert not owners[0] & owners[1] and not owners[0] & owners[2] and not owners[1] & owners[2]
+    assert split == split_by_patient(patients, 0, "a")
+    assert split != split_by_patient(patients, 1, "a")
+    assert split != split_by_patient(patients, 0, "b")
+
+
+@pytest.mark.parametrize("count", range(3, 12))
+def test_small_sites_get_at_least_one_patient_each(count):
+    split = split_by_patient([str(i) for i in range(count)], 0, "a")
+    assert all(split.values())
+    assert sorted(i for rows in split.values() for i in rows) == list(range(count))
+
+
+def test_too_few_patients_are_refused():
+    with pytest.raises(UserError, match="at least 3"):
+        split_by_patient(["a", "a", "b"], 0, "tiny")
+
+
+def test_batches_cover_everything_once_in_a_seeded_order(site):
+    part = load_site(site, "hospital-a", small_settings())["train"]
+    part.images = torch.arange(7.0).view(7, 1, 1, 1)
+    part.labels = torch.zeros(7, 1, 1, 1, dtype=torch.uint8)
+    cpu = torch.device("cpu")
+    first = [x.flatten().tolist() for x, _ in part.batches(3, cpu, seed=5)]
+    assert sorted(sum(first, [])) == list(range(7))
+    assert [len(b) for b in first] == [3, 3, 1]
+    assert first == [x.flatten().tolist() for x, _ in part.batches(3, cpu, seed=5)]
+    assert first != [x.flatten().tolist() for x, _ in part.batches(3, cpu, seed=6)]
+
+
+def test_derived_seeds_are_stable():
+    """The same on every machine and Python: a changed value would change every split ever written."""
+    assert derive_seed(0, "site-1", "split") == 8233345998232813117

@@ -1,0 +1,165 @@
+"""A federation in one process: the real controller, task server, aggregator and executors, no FLARE processes.
+
+What is replaced is FLARE's network and its engine. A `fault` may drop, delay, damage or repeat what a site does.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from unittest.mock import Mock
+
+import yaml
+from nvflare.apis.client import Client
+from nvflare.private.fed.client.client_engine_executor_spec import ClientEngineExecutorSpec
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_context import FLContext, FLContextManager
+from nvflare.apis.impl.wf_comm_server import WFCommServer
+from nvflare.apis.server_engine_spec import ServerEngineSpec
+from nvflare.apis.shareable import Shareable
+from nvflare.apis.signal import Signal
+from nvflare.apis.workspace import Workspace
+
+from fedsm.client.executor import FedSMExecutor
+from fedsm.server.aggregator import SoftPullAggregator
+from fedsm.server.controller import FedSMController
+from fedsm.settings import JobSettings
+
+JOB = "job"
+Fault = Callable[["Site", str, Shareable, Callable[[], Shareable]], Shareable | None]
+
+
+class Site:
+    """One site: an executor in a thread that fetches, works and submits."""
+
+    def __init__(self, federation: Federation, name: str):
+        self.federation = federation
+        self.name = name
+        self.client = Client(name, token=name)
+        self.executor = FedSMExecutor()
+        root = federation.folder / name
+        (root / "startup").mkdir(parents=True, exist_ok=True)
+        (root / "local").mkdir(exist_ok=True)
+        settings = {"data_root": str(federation.data), "threads": 1}
+        (root / "local" / "fedsm_site.yaml").write_text(yaml.safe_dump(settings))
+        engine = Mock(spec=ClientEngineExecutorSpec)
+        engine.get_workspace.return_value = Workspace(str(root), name)
+        self.manager = FLContextManager(engine=engine, identity_name=name, job_id=JOB)
+        engine.new_context.side_effect = self.manager.new_context
+
+    def restart(self) -> None:
+        """A new process: whatever the executor held in memory is gone."""
+        self.executor = FedSMExecutor()
+
+    def fetch(self) -> tuple[str, str, Shareable]:
+        """Asks the server for a task."""
+        return self.federation.server.process_task_request(self.client, self.federation.server_context(self))
+
+    def submit(self, name: str, task_id: str, result: Shareable) -> None:
+        """Hands a result to the server."""
+        self.federation.server.process_submission(
+            self.client, name, task_id, result, self.federation.server_context(self)
+        )
+
+    def work(self, name: str, shareable: Shareable) -> Shareable:
+        """Does a task. What arrives is a copy, as it is over a network."""
+        with self.manager.new_context() as fl_ctx:
+            self.executor.handle_event(EventType.START_RUN, fl_ctx)
+            return copy.deepcopy(self.executor.execute(name, copy.deepcopy(shareable), fl_ctx, self.federation.abort))
+
+    def loop(self) -> None:
+        while not self.federation.done.is_set():
+            name, task_id, shareable = self.fetch()
+            if not name:
+                time.sleep(0.01)
+                continue
+            fault = self.federation.fault
+            result = (
+                fault(self, name, shareable, lambda n=name, s=shareable: self.work(n, s))
+                if fault
+                else self.work(name, shareable)
+            )
+            if result is not None:
+                self.submit(name, task_id, result)
+
+
+class Federation:
+    """Runs a job to its end.
+
+    Args:
+        folder: scratch folder; `folder/server/job` is the server's run folder.
+        data: data root with one folder a site.
+        settings: the job's settings.
+        sites: names of the sites.
+        resume_from: a checkpoints folder.
+        fault: what goes wrong at the sites.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        data: Path,
+        settings: JobSettings,
+        sites: list[str],
+        resume_from: str = "",
+        fault: Fault | None = None,
+    ):
+        self.folder, self.data, self.fault = folder, data, fault
+        self.abort = Signal()
+        self.done = threading.Event()
+        self.panic: str | None = None
+        self.aggregator = SoftPullAggregator()
+        self.controller = FedSMController(settings.to_dict(), resume_from=resume_from)
+        (folder / "server" / "startup").mkdir(parents=True, exist_ok=True)
+        (folder / "server" / "local").mkdir(exist_ok=True)
+        self.sites = {name: Site(self, name) for name in sites}
+
+        self.engine = Mock(spec=ServerEngineSpec)
+        self.engine.get_clients.return_value = [s.client for s in self.sites.values()]
+        self.engine.get_component.return_value = self.aggregator
+        self.engine.get_workspace.return_value = Workspace(str(folder / "server"), "server")
+        self.engine.fire_event.side_effect = self._fire
+        self._manager = FLContextManager(engine=self.engine, identity_name="server", job_id=JOB)
+        self.engine.new_context.side_effect = self._manager.new_context
+        self.server = WFCommServer(task_check_period=0.02)
+        self.controller.set_communicator(self.server)
+        self.events: list[str] = []
+
+    @property
+    def run_folder(self) -> Path:
+        """Where the controller writes."""
+        return self.folder / "server" / JOB
+
+    def server_context(self, site: Site) -> FLContext:
+        """The server's context of one request of a site."""
+        fl_ctx = self._manager.new_context()
+        fl_ctx.set_peer_context(site.manager.new_context())
+        return fl_ctx
+
+    def _fire(self, event: str, fl_ctx: FLContext) -> None:
+        self.events.append(event)
+        if event == EventType.FATAL_SYSTEM_ERROR:
+            self.panic = fl_ctx.get_prop("__event_data__")
+            self.abort.trigger(True)
+
+    def run(self) -> Federation:
+        """Runs the job; afterwards `panic` holds the reason if the controller gave up."""
+        fl_ctx = self._manager.new_context()
+        self.server.initialize_run(fl_ctx)
+        self.controller.initialize(fl_ctx)
+        threads = [threading.Thread(target=site.loop, daemon=True) for site in self.sites.values()]
+        for thread in threads:
+            thread.start()
+        try:
+            self.controller.control_flow(self.abort, fl_ctx)
+        finally:
+            self.monitor_alive = self.server._task_monitor.is_alive()
+            self.done.set()
+            self.controller.stop_controller(fl_ctx)
+            self.server.finalize_run(fl_ctx)
+            for thread in threads:
+                thread.join(timeout=30)
+        return self

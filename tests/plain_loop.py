@@ -1,0 +1,102 @@
+"""Algorithm 1 as a plain PyTorch loop: no FLARE, no tracks, no running means. Written from the paper to be compared with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from monai.losses import DiceLoss
+from torch.nn import functional
+
+from fedsm.data.dataset import load_site, seeded_order
+from fedsm.nets import build_selector, build_unet
+from fedsm.settings import JobSettings
+
+
+def algorithm_1(data: Path, settings: JobSettings, sites: list[str], lam: float, selector: str) -> dict[str, dict]:
+    """Trains all rounds.
+
+    Args:
+        selector: `fedavg` (local Adam steps, averaged), `gradient` (full-batch gradient, one Adam) or `none`.
+
+    Returns:
+        model name -> weights after the last round.
+    """
+    count = len(sites)
+    parts = {s: load_site(data / s, s, settings)["train"] for s in sites}
+    n = {s: len(parts[s]) for s in sites}
+    total = sum(n.values())
+
+    torch.manual_seed(settings.seed)
+    w_g = clone(build_unet(settings.task).state_dict())
+    w_p = {s: clone(w_g) for s in sites}
+    torch.manual_seed(settings.seed)
+    w_s = clone(build_selector(settings.task, count).state_dict())
+
+    nets = {s: (build_unet(settings.task), build_unet(settings.task), build_selector(settings.task, count)) for s in sites}
+    rates = (settings.lr, settings.lr, settings.selector_lr)
+    adams = {s: [torch.optim.Adam(m.parameters(), lr=r) for m, r in zip(nets[s], rates, strict=True)] for s in sites}
+    server_net = build_selector(settings.task, count)
+    server_net.load_state_dict(w_s)
+    server_adam = torch.optim.Adam(server_net.parameters(), lr=settings.selector_lr)
+    dice = DiceLoss(sigmoid=True)
+
+    for number in range(1, settings.rounds + 1):
+        gradients = []
+        for k, s in enumerate(sites):
+            f_g, f_p, f_s = nets[s]
+            f_g.load_state_dict(w_g)
+            f_p.load_state_dict(w_p[s])
+            f_s.load_state_dict(w_s)
+            f_s.zero_grad()
+            torch.manual_seed(seeded_order(settings, s, number, -1))
+            for epoch in range(settings.local_epochs):
+                order = torch.randperm(
+                    n[s], generator=torch.Generator().manual_seed(seeded_order(settings, s, number, epoch))
+                )
+                for rows in order.split(settings.batch_size):
+                    x, y = parts[s].images[rows], parts[s].labels[rows].float()
+                    for net, adam in ((f_g, adams[s][0]), (f_p, adams[s][1])):
+                        adam.zero_grad()
+                        dice(net(x), y).backward()
+                        adam.step()
+                    y_s = torch.full((len(x),), k)
+                    if selector == "fedavg":
+                        adams[s][2].zero_grad()
+                        functional.cross_entropy(f_s(x), y_s).backward()
+                        adams[s][2].step()
+                    elif selector == "gradient":
+                        loss = functional.cross_entropy(f_s(x), y_s, reduction="sum")
+                        (loss / (n[s] * settings.local_epochs)).backward()
+            gradients.append([p.grad for p in f_s.parameters()])
+        w_g = average([nets[s][0].state_dict() for s in sites], [n[s] / total for s in sites])
+        trained = {s: clone(nets[s][1].state_dict()) for s in sites}
+        for s in sites:
+            others = [trained[j] for j in sites if j != s]
+            w_p[s] = {
+                key: lam * trained[s][key] + (1 - lam) / (count - 1) * sum(o[key] for o in others) for key in trained[s]
+            }
+        if selector == "fedavg":
+            w_s = average([nets[s][2].state_dict() for s in sites], [n[s] / total for s in sites])
+        elif selector == "gradient":
+            for i, parameter in enumerate(server_net.parameters()):
+                parameter.grad = sum(n[s] / total * g[i] for s, g in zip(sites, gradients, strict=True))
+            server_adam.step()
+            w_s = clone(server_net.state_dict())
+    return {"global": w_g, "selector": w_s} | {f"personal.{s}": w for s, w in w_p.items()}
+
+
+def clone(weights: dict) -> dict:
+    """A copy of a state dict."""
+    return {k: v.detach().clone() for k, v in weights.items()}
+
+
+def average(models: list[dict], shares: list[float]) -> dict:
+    """sum_k share_k w_k."""
+    return {key: sum(a * m[key] for a, m in zip(shares, models, strict=True)) for key in models[0]}
+
+
+def largest_difference(a: dict, b: dict) -> float:
+    """The largest absolute difference of two state dicts."""
+    assert set(a) == set(b)
+    return max((a[k].double() - b[k].double()).abs().max().item() for k in a)

@@ -1,0 +1,167 @@
+"""Every shareable is checked; a refused one is named with its reason and changes nothing."""
+
+import numpy as np
+import pytest
+import torch
+from nvflare.apis.dxo import DXO, DataKind
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext, FLContextManager
+from nvflare.apis.shareable import Shareable, make_reply
+
+from fedsm import exchange
+from fedsm.server.aggregator import SoftPullAggregator
+from fedsm.tracks import server_tracks
+from tests.conftest import SITES, small_settings
+
+IMAGES = {"train": 10, "validation": 4, "test": 4}
+
+
+def context(site: str) -> FLContext:
+    fl_ctx = FLContextManager(identity_name="server", job_id="job").new_context()
+    fl_ctx.set_peer_context(FLContextManager(identity_name=site, job_id="job").new_context())
+    return fl_ctx
+
+
+@pytest.fixture
+def aggregator() -> SoftPullAggregator:
+    aggregator = SoftPullAggregator()
+    aggregator.bind(server_tracks(small_settings(selector="gradient"), SITES), SITES)
+    aggregator.begin(exchange.REGISTER, 0)
+    for site in SITES:
+        assert aggregator.accept(exchange.pack({}, {"round": 0, "images": IMAGES}), context(site))
+    aggregator.begin(exchange.TRAIN, 5)
+    return aggregator
+
+
+def update(aggregator, **changes) -> Shareable:
+    """A good answer of round 5, or one with `changes` to its meta."""
+    tracks = {n: {k: torch.ones_like(v) for k, v in t.template().items()} for n, t in aggregator.tracks.items()}
+    return exchange.pack(tracks, {"round": 5, "images": IMAGES} | changes, DataKind.WEIGHT_DIFF)
+
+
+def snapshot(aggregator) -> dict:
+    for track in aggregator.tracks.values():
+        track.close()
+    return {
+        f"{stem}/{k}": v.clone()
+        for track in aggregator.tracks.values()
+        for stem, tensors in track.files().items()
+        for k, v in tensors.items()
+    }
+
+
+def test_a_good_answer_is_merged(aggregator):
+    before = snapshot(aggregator)
+    assert aggregator.accept(update(aggregator), context("site-1"))
+    aggregator.aggregate(context("site-1"))
+    after = snapshot(aggregator)
+    key = next(k for k in before if k.startswith("global/"))
+    assert torch.allclose(after[key], before[key] + 1)
+    assert list(aggregator.accepted) == ["site-1"]
+    assert aggregator.up_bytes["site-1"] == exchange.payload_bytes(exchange.unpack(update(aggregator))[1])
+
+
+def test_numpy_and_float64_are_taken(aggregator):
+    shareable = update(aggregator)
+    for part in shareable["DXO"]["data"].values():
+        part.data = {k: v.double().numpy() for k, v in part.data.items()}
+    assert aggregator.accept(shareable, context("site-1"))
+    aggregator.aggregate(context("site-1"))
+    assert all(v.dtype == torch.float32 for v in aggregator.tracks["global"].weights.values())
+
+
+def damaged(aggregator, how: str) -> Shareable:
+    shareable = update(aggregator)
+    parts = shareable["DXO"]["data"]
+    weights = parts["personal"].data
+    key = list(weights)[3]
+    if how == "nan":
+        weights[key] = torch.full_like(weights[key], float("nan"))
+    elif how == "inf":
+        weights[key].view(-1)[0] = float("inf")
+    elif how == "huge":
+        weights[key] = np.full(weights[key].shape, 1e300)
+    elif how == "shape":
+        weights[key] = weights[key][None]
+    elif how == "missing key":
+        del weights[key]
+    elif how == "extra key":
+        weights["backdoor"] = torch.zeros(1)
+    elif how == "text":
+        weights[key] = "weights"
+    elif how == "missing track":
+        del parts["selector"]
+    elif how == "extra track":
+        parts["other"] = DXO(DataKind.WEIGHT_DIFF, data={"w": torch.zeros(1)})
+    elif how == "no dxo inside":
+        parts["personal"] = dict(weights)
+    return shareable
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("nan", "NaN"), ("inf", "NaN or infinite"), ("huge", "NaN or infinite"), ("shape", "shape"),
+        ("missing key", "is missing"), ("extra key", "unexpected entry 'backdoor'"), ("text", "expected a tensor"),
+        ("missing track", "tracks are"), ("extra track", "tracks are"), ("no dxo inside", "is no DXO"),
+    ],
+)  # fmt: skip
+def test_damaged_tensors_are_refused_and_change_nothing(aggregator, how, reason):
+    before = snapshot(aggregator)
+    assert not aggregator.accept(damaged(aggregator, how), context("site-2"))
+    assert reason in aggregator.refused["site-2"]
+    after = snapshot(aggregator)
+    assert all(torch.equal(before[k], after[k]) for k in before)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"round": 4}, "round 4, expected 5"),
+        ({"round": "5"}, "round '5'"),
+        ({"round": None}, "round None"),
+        ({"images": IMAGES | {"train": 0}}, "train images is 0"),
+        ({"images": IMAGES | {"train": -3}}, "positive"),
+        ({"images": IMAGES | {"train": 2.5}}, "positive whole"),
+        ({"images": IMAGES | {"train": True}}, "positive whole"),
+        ({"images": IMAGES | {"train": 10**9}}, "registered 10"),
+        ({"images": None}, "missing"),
+        ({"reports": {"global": {"score": float("nan"), "images": 4}}}, "not a number in [0, 1]"),
+        ({"reports": {"global": {"score": 1.5, "images": 4}}}, "not a number in [0, 1]"),
+        ({"reports": {"global": {"score": 0.5, "images": 400}}}, "malformed"),
+        ({"reports": {"nonsense": {}}}, "malformed"),
+        ({"reports": "good"}, "malformed"),
+    ],
+)
+def test_damaged_meta_is_refused(aggregator, changes, reason):
+    before = snapshot(aggregator)
+    assert not aggregator.accept(update(aggregator, **changes), context("site-2"))
+    assert reason in aggregator.refused["site-2"]
+    after = snapshot(aggregator)
+    assert all(torch.equal(before[k], after[k]) for k in before)
+
+
+def test_other_refusals(aggregator):
+    assert not aggregator.accept(update(aggregator), context("stranger"))
+    assert "not a site" in aggregator.refused["stranger"]
+    assert not aggregator.accept(make_reply(ReturnCode.EXECUTION_EXCEPTION), context("site-1"))
+    assert aggregator.refused["site-1"] == ReturnCode.EXECUTION_EXCEPTION
+    assert not aggregator.accept(Shareable(), context("site-1"))
+    assert not aggregator.accept(DXO(DataKind.WEIGHTS, data={"w": torch.zeros(1)}).to_shareable(), context("site-1"))
+    assert "expected COLLECTION" in aggregator.refused["site-1"]
+
+
+def test_a_second_answer_is_refused_and_the_first_one_counts(aggregator):
+    before = snapshot(aggregator)
+    assert aggregator.accept(update(aggregator), context("site-1"))
+    assert not aggregator.accept(update(aggregator), context("site-1"))
+    assert "site-1" not in aggregator.refused
+    aggregator.aggregate(context("site-1"))
+    key = next(k for k in before if k.startswith("personal.site-1/"))
+    assert torch.allclose(snapshot(aggregator)[key], before[key] + 1)
+
+
+def test_a_site_that_did_not_register_is_refused(aggregator):
+    del aggregator.registered["site-3"]
+    assert not aggregator.accept(update(aggregator), context("site-3"))
+    assert "registered None" in aggregator.refused["site-3"]

@@ -1,0 +1,36 @@
+"""The federated run equals Algorithm 1, written as a plain loop."""
+
+import json
+
+import pytest
+
+from fedsm.server.checkpoint import Checkpoints
+from tests.conftest import SITES, small_settings
+from tests.federation import Federation
+from tests.plain_loop import algorithm_1, largest_difference
+
+TOLERANCE = 1e-5
+
+
+def last_weights(run_folder) -> dict:
+    """Model name -> weights after the last round, from the newest checkpoint."""
+    checkpoints = Checkpoints(run_folder / "checkpoints")
+    state = checkpoints.load()
+    return {stem: checkpoints.load_weights(name) for stem, name in state["files"].items()}
+
+
+@pytest.mark.parametrize("selector", ["gradient", "fedavg", "statistics"])
+def test_in_process_run_equals_plain_loop(tmp_path, data_root, selector):
+    settings = small_settings(selector=selector, lam=0.7, local_epochs=2 if selector == "gradient" else 1)
+    federation = Federation(tmp_path, data_root, settings, SITES).run()
+    assert federation.panic is None
+    weights = last_weights(federation.run_folder)
+
+    plain = algorithm_1(data_root, settings, SITES, lam=0.7, selector=selector)
+    models = ["global", *(f"personal.{s}" for s in SITES)] + (["selector"] if selector != "statistics" else [])
+    for model in models:
+        assert largest_difference(weights[model], plain[model]) < TOLERANCE, model
+
+    results = json.loads((federation.run_folder / "results.json").read_text())
+    assert results["sites"] == SITES
+    assert len(results["validation"]["history"]) == 3

@@ -1,0 +1,212 @@
+"""What the sites may do wrong, through the real controller and task server; and stopping and going on."""
+
+import json
+import threading
+import time
+
+import pytest
+import torch
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.shareable import make_reply
+
+from fedsm import exchange
+from fedsm.server.dispatch import _ClientTasks
+from tests.conftest import SITES, small_settings
+from tests.federation import Federation
+from tests.plain_loop import largest_difference
+from tests.server.test_equality import last_weights
+
+
+def results_of(federation: Federation) -> dict:
+    return json.loads((federation.run_folder / "results.json").read_text())
+
+
+def in_round(shareable) -> int:
+    return exchange.unpack(shareable)[0]["round"]
+
+
+def test_a_failing_site_costs_its_own_round_only(tmp_path, data_root):
+    def fault(site, task, shareable, work):
+        if site.name == "site-2" and task == exchange.TRAIN and in_round(shareable) == 2:
+            return make_reply(ReturnCode.EXECUTION_EXCEPTION)
+        return work()
+
+    federation = Federation(tmp_path, data_root, small_settings(), SITES, fault=fault).run()
+    assert federation.panic is None
+    history = results_of(federation)["validation"]["history"]
+    assert [row["answered"] for row in history] == [SITES, ["site-1", "site-3"], SITES]
+    assert history[1]["missing"] == {"site-2": ReturnCode.EXECUTION_EXCEPTION}
+    assert results_of(federation)["wire"]["up_bytes"]["site-2"][1] == 0
+
+
+def test_rubbish_is_refused_by_name_and_the_model_unharmed(tmp_path, data_root):
+    def fault(site, task, shareable, work):
+        result = work()
+        if site.name == "site-3" and task == exchange.TRAIN:
+            for part in result["DXO"]["data"].values():
+                part.data = {k: v * float("nan") for k, v in part.data.items()}
+        return result
+
+    federation = Federation(tmp_path, data_root, small_settings(), SITES, fault=fault).run()
+    for weights in last_weights(federation.run_folder).values():
+        assert all(torch.isfinite(t).all() for t in weights.values())
+    for row in results_of(federation)["validation"]["history"]:
+        assert "NaN" in row["missing"]["site-3"]
+
+
+def test_a_round_closes_at_its_deadline_and_the_late_answer_is_refused(tmp_path, data_root, caplog):
+    late = threading.Event()
+
+    def fault(site, task, shareable, work):
+        result = work()
+        if site.name == "site-1" and task == exchange.TRAIN and in_round(shareable) == 1:
+            time.sleep(5)
+            late.set()
+        return result
+
+    settings = small_settings(round_timeout=3, rounds=3)
+    federation = Federation(tmp_path, data_root, settings, SITES, fault=fault).run()
+    assert federation.panic is None
+    history = results_of(federation)["validation"]["history"]
+    assert history[0]["missing"] == {"site-1": "no answer within 3 s"}
+    assert late.is_set()
+    assert "came too late" in caplog.text
+    assert "site-1" in history[-1]["answered"], "it is invited again"
+
+
+def test_below_min_sites_the_job_stops_and_names_the_reasons(tmp_path, data_root):
+    def fault(site, task, shareable, work):
+        if site.name != "site-1" and task == exchange.TRAIN and in_round(shareable) == 2:
+            return make_reply(ReturnCode.EXECUTION_EXCEPTION)
+        return work()
+
+    federation = Federation(tmp_path, data_root, small_settings(min_sites=2), SITES, fault=fault).run()
+    assert "round 2: 1 of 3 sites gave a good answer, min_sites is 2" in federation.panic
+    assert "site-2: EXECUTION_EXCEPTION" in federation.panic
+    assert not (federation.run_folder / "results.json").exists()
+    assert (federation.run_folder / "checkpoints" / "round_000001.json").exists()
+
+
+def test_a_site_that_registers_late_joins(tmp_path, data_root):
+    failed = []
+
+    def fault(site, task, shareable, work):
+        if site.name == "site-2" and task == exchange.REGISTER and not failed:
+            failed.append(1)
+            return make_reply(ReturnCode.EXECUTION_EXCEPTION)
+        return work()
+
+    federation = Federation(tmp_path, data_root, small_settings(rounds=2), SITES, fault=fault).run()
+    assert federation.panic is None
+    assert results_of(federation)["validation"]["history"][0]["answered"] == SITES
+
+
+def test_a_client_that_fetches_its_task_twice_does_not_hang_the_job(tmp_path, data_root):
+    """FLARE 2.9 appends the client's entry twice then; without the guard its monitor thread dies."""
+
+    def fault(site, task, shareable, work):
+        if site.name == "site-1" and task == exchange.TRAIN:
+            again, _, second = site.fetch()
+            assert (again, in_round(second)) == (task, in_round(shareable))
+        return work()
+
+    done = threading.Event()
+    federation = Federation(tmp_path, data_root, small_settings(), SITES, fault=fault)
+    thread = threading.Thread(target=lambda: (federation.run(), done.set()), daemon=True)
+    thread.start()
+    assert done.wait(60), "the job hangs"
+    assert federation.monitor_alive, "without it no dead site is noticed and no standing task is ever removed"
+    assert len(results_of(federation)["validation"]["history"]) == 3
+
+
+def test_client_tasks_hold_each_entry_once():
+    entries, entry = _ClientTasks(), object()
+    entries.append(entry)
+    entries.append(entry)
+    assert len(entries) == 1
+
+
+@pytest.mark.parametrize("selector", ["statistics", "gradient"])
+def test_restarted_sites_give_the_same_weights(tmp_path, data_root, selector):
+    """A new process for every task, as with fewer simulator threads than sites: Adam's moments come from disk."""
+
+    def restart(site, task, shareable, work):
+        site.restart()
+        return work()
+
+    settings = small_settings(selector=selector)
+    kept = Federation(tmp_path / "kept", data_root, settings, SITES).run()
+    restarted = Federation(tmp_path / "restarted", data_root, settings, SITES, fault=restart).run()
+    a, b = last_weights(kept.run_folder), last_weights(restarted.run_folder)
+    for model in a:
+        assert largest_difference(a[model], b[model]) == 0, model
+
+
+@pytest.mark.parametrize("selector", ["statistics", "gradient"])
+def test_resume_equals_an_uninterrupted_run(tmp_path, data_root, selector):
+    settings = small_settings(selector=selector, rounds=4)
+    straight = Federation(tmp_path / "straight", data_root, settings, SITES).run()
+
+    def stop_in_round_3(site, task, shareable, work):
+        result = work()
+        if task == exchange.TRAIN and in_round(shareable) == 3:
+            # Some sites have trained and kept the moments of round 3 when the server dies.
+            time.sleep(0.3)
+            site.federation.abort.trigger(True)
+        return result
+
+    folder = tmp_path / "stopped"
+    first = Federation(folder, data_root, settings, SITES, fault=stop_in_round_3).run()
+    assert not (first.run_folder / "results.json").exists()
+    saved = tmp_path / "saved"
+    first.run_folder.rename(saved)
+    second = Federation(folder, data_root, settings, SITES, resume_from=str(saved / "checkpoints")).run()
+    assert second.panic is None
+    a, b = last_weights(straight.run_folder), last_weights(second.run_folder)
+    for model in a:
+        assert largest_difference(a[model], b[model]) == 0, model
+    one, two = results_of(straight), results_of(second)
+    assert [r["score"] for r in one["validation"]["history"]] == [r["score"] for r in two["validation"]["history"]]
+    assert {k: v["score"] for k, v in one["validation"]["best"].items()} == {
+        k: v["score"] for k, v in two["validation"]["best"].items()
+    }
+    assert one["test"] == two["test"]
+
+
+def test_resume_from_other_sites_or_nothing_is_refused(tmp_path, data_root):
+    run = Federation(tmp_path / "a", data_root, small_settings(rounds=1), SITES).run()
+    source = str(run.run_folder / "checkpoints")
+    other = Federation(tmp_path / "b", data_root, small_settings(rounds=2), SITES[:2], resume_from=source).run()
+    assert "site-1, site-2, site-3" in other.panic
+    nothing = Federation(tmp_path / "c", data_root, small_settings(), SITES, resume_from=str(tmp_path / "no")).run()
+    assert "no checkpoint" in nothing.panic
+
+
+def test_lam_one_is_local_training(tmp_path, data_root):
+    """With lam = 1 a site's personal model does not depend on who else takes part."""
+    settings = small_settings(lam=1.0)
+    three = Federation(tmp_path / "three", data_root, settings, SITES).run()
+    two = Federation(tmp_path / "two", data_root, settings, SITES[:2]).run()
+    a, b = last_weights(three.run_folder), last_weights(two.run_folder)
+    assert largest_difference(a["personal.site-1"], b["personal.site-1"]) == 0
+
+
+def test_nothing_but_numbers_leaves_a_site(tmp_path, data_root):
+    """No file name and no path in anything the server receives or writes, even when a site fails over a file."""
+    received = []
+
+    def fault(site, task, shareable, work):
+        if site.name == "site-2" and task == exchange.REGISTER:
+            site.federation.data = data_root
+            (tmp_path / "site-2" / "local" / "fedsm_site.yaml").write_text(f"data: {tmp_path}/secret_folder/site-2\n")
+        result = work()
+        received.append(repr({k: v for k, v in result.items()}))
+        return result
+
+    federation = Federation(tmp_path, data_root, small_settings(rounds=1), SITES, fault=fault).run()
+    assert results_of(federation)["validation"]["history"][0]["missing"] == {"site-2": "not registered"}
+    written = [p.read_text(errors="ignore") for p in federation.run_folder.rglob("*") if p.is_file()]
+    for text in received + written:
+        assert "secret_folder" not in text
+        assert "case_0" not in text
+        assert str(data_root) not in text
