@@ -1,0 +1,59 @@
+"""fedsm_site.yaml: what only the site knows."""
+
+import pytest
+import torch
+
+from fedsm.client.site_settings import load_site_settings
+from fedsm.errors import UserError
+
+
+def load(tmp_path, text: str | None):
+    if text is not None:
+        (tmp_path / "fedsm_site.yaml").write_text(text)
+    return load_site_settings(tmp_path, tmp_path / "ws", "site-1", fair_share=3)
+
+
+def test_data_and_defaults(tmp_path):
+    site = load(tmp_path, "data: /somewhere\n")
+    assert str(site.data) == "/somewhere"
+    assert site.state_dir == tmp_path / "ws" / "fedsm_state" / "site-1"
+    assert site.threads == 3
+    assert site.device.type == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def test_data_root_adds_the_sites_name(tmp_path):
+    site = load(tmp_path, "data_root: /all\nthreads: 2\nstate_dir: /state\ndevice: cpu\n")
+    assert (str(site.data), site.threads, str(site.state_dir)) == ("/all/site-1", 2, "/state/site-1")
+
+
+def test_environment_variable_serves_where_there_is_no_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDSM_DATA_ROOT", "/from/env")
+    assert str(load(tmp_path, None).data) == "/from/env/site-1"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "no data path"),
+        ("", "no data path"),
+        ("data: /a\ndata_root: /b\n", "not both"),
+        ("data: /a\ncolour: red\n", "unknown key 'colour'"),
+        ("data: /a\nthreads: many\n", "threads"),
+        ("data: /a\nthreads: 0\n", "threads"),
+        ("data: /a\ndevice: toaster\n", "device 'toaster'"),
+        ("- data\n", "key: value"),
+        ("data: [\n", "cannot be read"),
+    ],
+)
+def test_errors_name_the_site_and_the_remedy(tmp_path, monkeypatch, text, words):
+    monkeypatch.delenv("FEDSM_DATA_ROOT", raising=False)
+    with pytest.raises(UserError, match="site-1") as caught:
+        load(tmp_path, text)
+    assert words in str(caught.value)
+    assert str(tmp_path) not in caught.value.public
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_cuda_asked_for_where_there_is_none(tmp_path):
+    with pytest.raises(UserError, match="no usable CUDA"):
+        load(tmp_path, "data: /a\ndevice: cuda:0\n")

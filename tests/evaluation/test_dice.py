@@ -1,0 +1,40 @@
+"""Dice and the table, by hand."""
+
+import torch
+
+from fedsm.evaluation.dice import dice_per_image
+from fedsm.evaluation.tables import dice_table
+
+
+def masks(*rows: str) -> torch.Tensor:
+    """One image, one label, four pixels a string."""
+    return torch.tensor([[[[c == "1" for c in row]]] for row in rows])
+
+
+def test_by_hand():
+    """Truth 1100: 1100 -> 2*2/4 = 1; 1000 -> 2*1/3; 0011 -> 0; 1111 -> 2*2/6."""
+    truth = masks("1100", "1100", "1100", "1100")
+    scores = dice_per_image(masks("1100", "1000", "0011", "1111"), truth)
+    assert torch.allclose(scores, torch.tensor([[1.0], [2 / 3], [0.0], [4 / 6]]))
+
+
+def test_empty_truth():
+    """An empty truth with an empty prediction counts 1, with anything else 0: never NaN."""
+    scores = dice_per_image(masks("0000", "0100"), masks("0000", "0000"))
+    assert scores.flatten().tolist() == [1.0, 0.0]
+
+
+def test_table_has_a_row_a_model_and_a_dash_for_a_missing_site():
+    row = {"per_site": {"a": 0.5, "b": None}, "client_avg": 0.5, "global": 0.5}
+    results = {
+        "sites": ["a", "b"], "gamma": 0.9, "method": "fedsm", "task": "retinal", "rounds": 3, "selector": "statistics",
+        "test": {
+            "global": row, "personal_own": row, "super_model": row,
+            "selector_accuracy": {"per_site": {"a": 1.0, "b": None}, "mean": 1.0},
+        },
+    }  # fmt: skip
+    lines = dice_table(results).splitlines()
+    assert [line.split("  ")[0] for line in lines[4:]] == [
+        "FedAvg (global)", "personal, own site", "FedSM", "selector accuracy",
+    ]  # fmt: skip
+    assert all(" - " in line for line in lines[4:])

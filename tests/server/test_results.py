@@ -1,0 +1,86 @@
+"""From the sites' answers to the tables, by hand."""
+
+import pytest
+
+from fedsm.server.results import choose_gamma, evaluation_problem, summarize
+from tests.conftest import small_settings
+
+SITES = ["a", "b"]
+
+
+def settings():
+    s = small_settings()
+    s.gammas = [0.0, 0.5, 1.0]
+    return s
+
+
+def part(images, global_, personal_a, personal_b, by_gamma, selected) -> dict:
+    both = lambda v: {"disc": v, "cup": v}  # noqa: E731
+    return {
+        "images": images,
+        "dice": {"global": both(global_), "personal.a": both(personal_a), "personal.b": both(personal_b)},
+        "gammas": [
+            {"gamma": g, "dice": both(v), "selected": selected} for g, v in zip((0.0, 0.5, 1.0), by_gamma, strict=True)
+        ],
+        "argmax": {"a": images - 1, "b": 1},
+    }
+
+
+def evaluations() -> dict:
+    selected = {"global": 0, "personal.a": 1, "personal.b": 3}
+    return {
+        "a": {p: part(4, 0.5, 0.8, 0.2, (0.7, 0.8, 0.5), selected) for p in ("validation", "test")},
+        "b": {p: part(12, 0.6, 0.1, 0.9, (0.9, 0.8, 0.6), selected) for p in ("validation", "test")},
+    }
+
+
+def test_gamma_is_the_best_over_all_validation_images():
+    """(4 * 0.7 + 12 * 0.9) / 16 = 0.85 at 0; (4 * 0.8 + 12 * 0.8) / 16 = 0.8 at 0.5; 0.575 at 1."""
+    assert choose_gamma(evaluations(), [0.0, 0.5, 1.0]) == 0.0
+
+
+def test_of_equal_gammas_the_largest():
+    tied = evaluations()
+    for e in tied.values():
+        e["validation"]["gammas"][1]["dice"] = dict(e["validation"]["gammas"][0]["dice"])
+    assert choose_gamma(tied, [0.0, 0.5, 1.0]) == 0.5
+
+
+def test_tables_by_hand():
+    """Super model: client average (0.7 + 0.9) / 2 = 0.8, global (4 * 0.7 + 12 * 0.9) / 16 = 0.85."""
+    summary = summarize(evaluations(), settings(), SITES)
+    test = summary["test"]
+    assert summary["gamma"] == 0.0
+    assert test["super_model"]["client_avg"] == pytest.approx(0.8)
+    assert test["super_model"]["global"] == pytest.approx(0.85)
+    assert test["personal_own"]["per_site"] == pytest.approx({"a": 0.8, "b": 0.9})
+    assert test["global"]["per_label"] == pytest.approx({"disc": 0.55, "cup": 0.55})
+    assert test["selector_accuracy"]["per_site"] == pytest.approx({"a": 3 / 4, "b": 1 / 12})
+    assert test["selection_frequency"]["a"] == pytest.approx({"global": 0, "personal.a": 0.25, "personal.b": 0.75})
+
+
+def test_a_site_that_did_not_answer_is_none_and_does_not_count():
+    answered = {"a": evaluations()["a"]}
+    test = summarize(answered, settings(), SITES)["test"]
+    assert test["global"]["per_site"] == {"a": 0.5, "b": None}
+    assert test["global"]["client_avg"] == 0.5
+
+
+@pytest.mark.parametrize("bad", [None, {}, {"validation": 3}, "rubbish"])
+def test_malformed_evaluations_are_refused(bad):
+    assert evaluation_problem(bad, settings(), SITES, ["global"])
+
+
+def test_impossible_values_are_refused():
+    models = ["global", "personal.a", "personal.b"]
+    assert evaluation_problem(evaluations()["a"], settings(), SITES, models) is None
+    for damage in (
+        lambda e: e["test"]["dice"]["global"].update(disc=float("nan")),
+        lambda e: e["test"]["dice"]["global"].update(disc=1.2),
+        lambda e: e["test"]["dice"].pop("personal.b"),
+        lambda e: e["test"]["gammas"].pop(),
+        lambda e: e["test"].update(images=0),
+    ):
+        e = evaluations()["a"]
+        damage(e)
+        assert evaluation_problem(e, settings(), SITES, models)

@@ -1,0 +1,62 @@
+"""Algorithm 2 by hand; the artefact loads as it was saved, or says why not."""
+
+import json
+
+import pytest
+import torch
+
+from fedsm.errors import UserError
+from fedsm.super_model.artefact import load_super_model, save_super_model
+from fedsm.super_model.inference import select
+from tests.conftest import small_settings
+
+
+def test_select_by_hand():
+    """0.9 > 0.5: site 2's model. 0.5 is not > 0.5 and 0.4 is not: the global one. 0 is global, k + 1 is site k."""
+    yhat = torch.tensor([[0.1, 0.9, 0.0], [0.5, 0.3, 0.2], [0.4, 0.3, 0.3]])
+    assert select(yhat, 0.5).tolist() == [2, 0, 0]
+    assert select(yhat, 0.0).tolist() == [2, 1, 1]
+    assert select(torch.eye(3), 1.0).tolist() == [0, 0, 0], "gamma 1 is always the global model, even when sure"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    networks = {"global": {"w": torch.arange(3.0)}, "personal.site-1": {"w": torch.ones(3)}}
+    manifest = {"sites": ["site-1"], "gamma": 0.5}
+    save_super_model(tmp_path / "super_model", small_settings(), manifest, networks, {"global": {"round": 7}})
+    return tmp_path / "super_model"
+
+
+def test_round_trip(folder):
+    loaded = load_super_model(folder)
+    assert loaded.settings == small_settings()
+    assert loaded.networks["global"]["w"].tolist() == [0, 1, 2]
+    assert loaded.manifest["networks"]["global"]["round"] == 7
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "global.safetensors", "manifest.json", "personal.site-1.safetensors",
+    ]  # fmt: skip
+
+
+def edit(folder, change):
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    change(manifest)
+    path.write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda f: (f / "manifest.json").unlink(), "cannot be read"),
+        (lambda f: (f / "manifest.json").write_text("{"), "cannot be read"),
+        (lambda f: (f / "global.safetensors").unlink(), "global.safetensors"),
+        (lambda f: (f / "global.safetensors").write_bytes(b"x"), "checksum"),
+        (lambda f: edit(f, lambda m: m.update(format="other")), "format"),
+        (lambda f: edit(f, lambda m: m["networks"]["global"].update(file="../../secret")), "plain file name"),
+    ],
+)
+def test_damage_is_one_line(folder, damage, words):
+    damage(folder)
+    with pytest.raises(UserError, match=words) as caught:
+        load_super_model(folder)
+    assert "\n" not in str(caught.value)
