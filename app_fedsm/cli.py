@@ -55,10 +55,9 @@ def _settings(args: argparse.Namespace):
 
 
 def _run(args: argparse.Namespace) -> int:
+    from app_fedsm import simulate
     from fedsm.evaluation.tables import dice_table
     from fedsm.settings import JobSettings
-
-    from app_fedsm import simulate
 
     out = args.out
     if args.resume:
@@ -107,9 +106,8 @@ def _job_export(args: argparse.Namespace) -> int:
 
 
 def _workspace(args: argparse.Namespace) -> int:
-    from fedsm.data.site_folder import list_sites
-
     from app_fedsm.workspace import prepare_workspace
+    from fedsm.data.site_folder import list_sites
 
     sites = list_sites(args.data)
     prepare_workspace(args.workspace, args.data, len(sites))
@@ -119,8 +117,9 @@ def _workspace(args: argparse.Namespace) -> int:
 
 
 def _data_synth(args: argparse.Namespace) -> int:
-    from fedsm.data.synthetic import write_sites
     from tqdm import tqdm
+
+    from fedsm.data.synthetic import write_sites
 
     if args.sites < 2:
         raise UserError(f"--sites must be at least 2, got {args.sites}")
@@ -164,8 +163,8 @@ def build_parser() -> argparse.ArgumentParser:
 
     workspace = commands.add_parser(
         "workspace", help="make a workspace ready for plain `nvflare simulator`", formatter_class=raw,
-        epilog="example:\n  fedsm workspace ws --data demo_data\n  nvflare simulator jobs/fedsm_retinal -w ws -n 6 -t 6\n",
-        description="Tells a simulator workspace where the data are and that FedSM's classes may run; prints the command.",
+        epilog="example:\n  fedsm workspace ws --data data\n  nvflare simulator jobs/fedsm_retinal -w ws -n 6 -t 6\n",
+        description="Tells a simulator workspace where the data are and that our classes may run; prints the command.",
     )  # fmt: skip
     workspace.add_argument("workspace", type=Path, metavar="WS", help="the simulator's workspace (its -w)")
     workspace.add_argument("--data", type=Path, required=True, metavar="ROOT", help="folder with one sub-folder a site")

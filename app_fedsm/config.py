@@ -6,6 +6,7 @@ from importlib import resources
 from typing import Any
 
 import yaml
+
 from fedsm.errors import UserError
 from fedsm.settings import JobSettings
 from fedsm.tracks import KINDS

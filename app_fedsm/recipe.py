@@ -6,15 +6,16 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from nvflare.app_opt.tracking.tb.tb_receiver import TBAnalyticsReceiver
+from nvflare.job_config.api import FedJob
+from nvflare.recipe.spec import Recipe
+
 import fedsm
 from fedsm import exchange
 from fedsm.client.executor import FedSMExecutor
 from fedsm.server.aggregator import SoftPullAggregator
 from fedsm.server.controller import FedSMController
 from fedsm.settings import JobSettings
-from nvflare.app_opt.tracking.tb.tb_receiver import TBAnalyticsReceiver
-from nvflare.job_config.api import FedJob
-from nvflare.recipe.spec import Recipe
 
 POLL_SECONDS = 0.2  # FLARE's clients ask for work every 2 s by default, which doubles a short round
 

@@ -11,20 +11,25 @@ import time
 from pathlib import Path
 
 import psutil
+from tqdm import tqdm
+
+from app_fedsm.workspace import prepare_workspace
 from fedsm.data.site_folder import check_site, list_pairs, list_sites
 from fedsm.errors import UserError
 from fedsm.nets import build_unet
 from fedsm.server.checkpoint import FOLDER, write_json
 from fedsm.settings import JobSettings
 from fedsm.tracks import check_tracks
-from tqdm import tqdm
-
-from app_fedsm.workspace import prepare_workspace
 
 LOG = "flare.log"
+RESTARTS = 3
+# FLARE's simulator picks a worker's port, lets go of it and starts the worker: sometimes another connection takes the
+# port in between, that site never starts, and the job would wait for it until the round's deadline.
+_PORT_LOST = b"[Errno 98] Address already in use"
 _RUN = "run.json"
 _PRODUCTS = ("results.json", "super_model", FOLDER, "tb_events", "progress.jsonl")
-_OWN = (*_PRODUCTS, _RUN, LOG, "job", "workspace", "site_state")
+_EARLIER = "results.earlier.json"
+_OWN = (*_PRODUCTS, _EARLIER, _RUN, LOG, "job", "workspace", "site_state")
 
 
 class SimulationFailed(Exception):
@@ -103,29 +108,41 @@ def simulate(settings: JobSettings, root: Path, sites: list[str], out: Path, thr
 
     root, out = root.resolve(), out.resolve()
     write_json(out / _RUN, {"data": str(root), "settings": settings.to_dict(), "threads": threads})
-    resume_from = str(out / FOLDER) if resume else ""
     name = f"{settings.method}_{settings.task.name}"
-    FedSMRecipe(settings, name, resume_from).export(str(out / "job"))
-    workspace = out / "workspace"
-    prepare_workspace(workspace, root, threads, out / "site_state")
-
-    log = out / LOG
-    command = [sys.executable, "-m", "nvflare.cli", "simulator", str(out / "job" / name)]
-    command += ["-w", str(workspace), "-c", ",".join(sites), "-t", str(threads), "-l", "full"]
+    workspace, log, results = out / "workspace", out / LOG, out / "results.json"
+    if results.exists():
+        os.replace(results, out / _EARLIER)  # of the run that is resumed; this one must not be taken for it
     print(f"{len(sites)} sites, {settings.rounds} rounds; FLARE's log: {log}", file=sys.stderr)
-    with log.open("a") as stream:
+    for attempt in range(1 + RESTARTS):
+        resume_from = str(out / FOLDER) if resume else ""
+        FedSMRecipe(settings, name, resume_from).export(str(out / "job"))
+        prepare_workspace(workspace, root, threads, out / "site_state")
+        command = [sys.executable, "-m", "nvflare.cli", "simulator", str(out / "job" / name)]
+        command += ["-w", str(workspace), "-c", ",".join(sites), "-t", str(threads), "-l", "full"]
+        failure = _run_once(command, out, settings.rounds)
+        if failure != _PORT_LOST or attempt == RESTARTS:
+            break
+        print("a simulated site lost its port and did not start; starting again", file=sys.stderr)
+        resume = bool(list((out / FOLDER).glob("round_*.json")))
+    if failure or not results.is_file():
+        reason = "the simulator could not start its sites" if failure == _PORT_LOST else failure
+        raise SimulationFailed(reason or f"the simulator ended without results; see {log}")
+    return json.loads(results.read_text())
+
+
+def _run_once(command: list[str], out: Path, rounds: int) -> str | bytes | None:
+    """One start of the simulator; returns why it failed, as far as it said so."""
+    log = out / LOG
+    with log.open("ab") as stream:
+        beginning = stream.tell()
         process = subprocess.Popen(
             command, stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True
         )
     try:
-        failure = _watch(process, _server_folder(workspace) / "progress.jsonl", settings.rounds)
+        return _watch(process, _server_folder(out / "workspace") / "progress.jsonl", rounds, log, beginning)
     finally:
         _stop(process)
         _collect(out)
-    results = out / "results.json"
-    if failure or not results.is_file():
-        raise SimulationFailed(failure or f"the simulator ended with code {process.returncode}; see {log}")
-    return json.loads(results.read_text())
 
 
 def last_checkpoint(out: Path) -> str:
@@ -138,24 +155,38 @@ def _server_folder(workspace: Path) -> Path:
     return workspace / "server" / "simulate_job"
 
 
-def _watch(process: subprocess.Popen, progress: Path, rounds: int) -> str | None:
-    """Follows `progress.jsonl` until the process ends; returns the server's own word on a failure."""
-    position = 0
+def _watch(process: subprocess.Popen, progress: Path, rounds: int, log: Path, beginning: int) -> str | bytes | None:
+    """Follows the server's progress until the process ends or cannot go on; returns why it failed, if it did."""
+    events, lines = _Tail(progress), _Tail(log, beginning)
     failure = None
     with tqdm(total=rounds, unit="round", desc="starting") as bar:
         while True:
             running = process.poll() is None
-            if progress.is_file():
-                with progress.open() as f:
-                    f.seek(position)
-                    lines = f.read()
-                whole = lines[: lines.rfind("\n") + 1]
-                position += len(whole.encode())
-                for line in whole.splitlines():
-                    failure = _show(bar, json.loads(line)) or failure
+            for line in events.read():
+                failure = _show(bar, json.loads(line)) or failure
+            if any(_PORT_LOST in line for line in lines.read()):
+                return _PORT_LOST
             if not running:
                 return failure
             time.sleep(0.2)
+
+
+class _Tail:
+    """The whole lines that were added to a file since the last look."""
+
+    def __init__(self, path: Path, position: int = 0):
+        self._path = path
+        self._position = position
+
+    def read(self) -> list[bytes]:
+        if not self._path.is_file():
+            return []
+        with self._path.open("rb") as f:
+            f.seek(self._position)
+            data = f.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._position += len(whole)
+        return whole.splitlines()
 
 
 def _show(bar: tqdm, event: dict) -> str | None:

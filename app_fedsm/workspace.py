@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 
 import yaml
+
 from fedsm.client.site_settings import FILE_NAME
 
 OUR_CLASSES = "fedsm."

@@ -14,7 +14,6 @@ from unittest.mock import Mock
 
 import yaml
 from nvflare.apis.client import Client
-from nvflare.private.fed.client.client_engine_executor_spec import ClientEngineExecutorSpec
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_context import FLContext, FLContextManager
 from nvflare.apis.impl.wf_comm_server import WFCommServer
@@ -22,6 +21,7 @@ from nvflare.apis.server_engine_spec import ServerEngineSpec
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 from nvflare.apis.workspace import Workspace
+from nvflare.private.fed.client.client_engine_executor_spec import ClientEngineExecutorSpec
 
 from fedsm.client.executor import FedSMExecutor
 from fedsm.server.aggregator import SoftPullAggregator
@@ -122,6 +122,7 @@ class Federation:
         self.engine.get_component.return_value = self.aggregator
         self.engine.get_workspace.return_value = Workspace(str(folder / "server"), "server")
         self.engine.fire_event.side_effect = self._fire
+        self.engine.get_cell = lambda: None
         self._manager = FLContextManager(engine=self.engine, identity_name="server", job_id=JOB)
         self.engine.new_context.side_effect = self._manager.new_context
         self.server = WFCommServer(task_check_period=0.02)

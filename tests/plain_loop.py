@@ -1,4 +1,4 @@
-"""Algorithm 1 as a plain PyTorch loop: no FLARE, no tracks, no running means. Written from the paper to be compared with."""
+"""Algorithm 1 as a plain PyTorch loop: no FLARE, no tracks, no running means. Written from the paper."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def algorithm_1(data: Path, settings: JobSettings, sites: list[str], lam: float,
     torch.manual_seed(settings.seed)
     w_s = clone(build_selector(settings.task, count).state_dict())
 
-    nets = {s: (build_unet(settings.task), build_unet(settings.task), build_selector(settings.task, count)) for s in sites}
+    nets = {
+        s: (build_unet(settings.task), build_unet(settings.task), build_selector(settings.task, count)) for s in sites
+    }
     rates = (settings.lr, settings.lr, settings.selector_lr)
     adams = {s: [torch.optim.Adam(m.parameters(), lr=r) for m, r in zip(nets[s], rates, strict=True)] for s in sites}
     server_net = build_selector(settings.task, count)

@@ -200,7 +200,7 @@ def test_nothing_but_numbers_leaves_a_site(tmp_path, data_root):
             site.federation.data = data_root
             (tmp_path / "site-2" / "local" / "fedsm_site.yaml").write_text(f"data: {tmp_path}/secret_folder/site-2\n")
         result = work()
-        received.append(repr({k: v for k, v in result.items()}))
+        received.append(repr(dict(result)))
         return result
 
     federation = Federation(tmp_path, data_root, small_settings(rounds=1), SITES, fault=fault).run()

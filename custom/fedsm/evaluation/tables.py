@@ -27,8 +27,10 @@ def dice_table(results: dict) -> str:
             ["selector accuracy", *(_number(accuracy["per_site"][s]) for s in sites), _number(accuracy["mean"]), ""]
         )
     widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
-    lines = ["  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))).rstrip()
-             for row in rows]  # fmt: skip
+    lines = []
+    for row in rows:
+        cells = [c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+        lines.append("  ".join(cells).rstrip())
     lines.insert(1, "-" * max(map(len, lines)))
     gamma = "" if results["gamma"] is None else f"; gamma {results['gamma']:g} chosen on the validation images"
     title = (

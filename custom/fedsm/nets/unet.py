@@ -5,7 +5,12 @@ from monai.networks.nets import UNet
 from fedsm.errors import UserError
 from fedsm.settings import TaskSettings
 
-DEFAULTS = {"channels": [16, 32, 64, 128, 256], "strides": None, "residual_units": 2, "norm": ["INSTANCE", {"affine": True}]}
+DEFAULTS = {
+    "channels": [16, 32, 64, 128, 256],
+    "strides": None,
+    "residual_units": 2,
+    "norm": ["INSTANCE", {"affine": True}],
+}
 
 
 def _norm(value):

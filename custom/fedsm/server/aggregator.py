@@ -124,11 +124,13 @@ class SoftPullAggregator(Aggregator):
         return None
 
     def _tracks_problem(self, tracks: dict[str, Tensors]) -> str | None:
-        registering = self._task == exchange.REGISTER
-        templates = {n: t.registration_template() if registering else t.template() for n, t in self.tracks.items()}
-        expected = (
-            {n for n, t in templates.items() if t} if self._task in (exchange.REGISTER, exchange.TRAIN) else set()
-        )
+        if self._task == exchange.REGISTER:
+            templates = {name: track.registration_template() for name, track in self.tracks.items()}
+        elif self._task == exchange.TRAIN:
+            templates = {name: track.template() for name, track in self.tracks.items()}
+        else:
+            templates = {}
+        expected = {name for name, template in templates.items() if template}
         if set(tracks) != expected:
             return f"tracks are {sorted(map(str, tracks))}, expected {sorted(expected)}"
         for name, tensors in tracks.items():

@@ -15,15 +15,21 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
+from nvflare.app_common.utils.tensor_disk_offload_context import (
+    cleanup_tensor_disk_offload,
+    setup_tensor_disk_offload,
+)
 from nvflare.app_common.widgets.streaming import create_analytic_dxo, send_analytic_dxo
 from nvflare.fuel.utils.memory_utils import cleanup_memory
 
 from fedsm import exchange
 from fedsm.data.site_folder import natural_key
 from fedsm.errors import UserError
+from fedsm.nets import build_unet
 from fedsm.server.aggregator import SoftPullAggregator
 from fedsm.server.checkpoint import FOLDER, Checkpoints, write_json
 from fedsm.server.dispatch import dispatch
+from fedsm.server.memory import return_freed_memory
 from fedsm.server.record import Progress, RunRecord
 from fedsm.server.results import evaluation_problem, summarize
 from fedsm.settings import JobSettings
@@ -39,7 +45,8 @@ class FedSMController(Controller):
 
     Every site gets its own payload each round (its personal model), so there is one task a site. A round is closed
     when all answered or at its deadline; it needs `min_sites` good answers. A site that misses a round keeps its
-    place and is invited again. Results that come late are refused.
+    place and is invited again. Results that come late are refused. What sites send is received to the server's disk and
+    read one answer at a time, so that its memory holds K + 1 models however many answer at once.
 
     Args:
         settings: the job's settings as a plain dict; see `fedsm.settings.JobSettings`.
@@ -56,7 +63,6 @@ class FedSMController(Controller):
     def start_controller(self, fl_ctx: FLContext) -> None:
         exchange.enable_tensors()
         self._started = time.time()
-        self._start_rss = psutil.Process().memory_info().rss
         self._folder = Path(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id()))
         self._folder.mkdir(parents=True, exist_ok=True)
         self._progress = Progress(self._folder / "progress.jsonl")
@@ -65,6 +71,7 @@ class FedSMController(Controller):
         """Nothing is left open between rounds."""
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        offload = setup_tensor_disk_offload(fl_ctx.get_engine(), enabled=True, job_id=fl_ctx.get_job_id())
         try:
             self._prepare(fl_ctx)
             self._register(self._sites, fl_ctx, abort_signal)
@@ -78,6 +85,8 @@ class FedSMController(Controller):
         except UserError as e:
             self._progress.tell("failed", reason=str(e))
             self.system_panic(str(e), fl_ctx)
+        finally:
+            cleanup_tensor_disk_offload(fl_ctx.get_engine(), offload)
 
     def process_result_of_unknown_task(
         self, client: Client, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
@@ -89,6 +98,9 @@ class FedSMController(Controller):
         engine = fl_ctx.get_engine()
         self._job = JobSettings.from_dict(self.settings)
         self._sites = sorted((c.name for c in engine.get_clients()), key=natural_key)
+        build_unet(self._job.task)  # loads what building a network loads, so that it does not count as growth
+        return_freed_memory()
+        self._start_rss = psutil.Process().memory_info().rss
         self._tracks = server_tracks(self._job, self._sites)
         self._aggregator = engine.get_component(self.aggregator_id)
         if not isinstance(self._aggregator, SoftPullAggregator):
@@ -99,6 +111,7 @@ class FedSMController(Controller):
         self._record = RunRecord(uuid.uuid4().hex[:12], self._sites)
         if self.resume_from:
             self._resume(fl_ctx)
+        cleanup_memory()
         self._progress.tell("started", sites=self._sites, rounds=self._job.rounds, round=self._round)
 
     def _resume(self, fl_ctx: FLContext) -> None:
@@ -253,6 +266,9 @@ class FedSMController(Controller):
         self._validation_curves(last, fl_ctx)
 
         candidates = self._candidates()
+        for track in self._tracks.values():
+            track.release()  # the last models are in the checkpoint; the candidates take their place in memory
+        cleanup_memory()
         self._progress.tell("evaluating")
         answered, missing, down = self._ask(
             exchange.EVALUATE, last, lambda site: candidates, invited, self._job.evaluate_timeout, fl_ctx, abort_signal

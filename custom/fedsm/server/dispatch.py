@@ -13,6 +13,8 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
+from fedsm.server.memory import collect_messages
+
 _WAKE_UP = 0.1  # seconds between looks at the abort signal
 
 
@@ -76,6 +78,7 @@ def dispatch(
             if len(answered | dead) == len(tasks):
                 break
             changed.wait(_WAKE_UP)
+        collect_messages()
         dead = {s for s, t in tasks.items() if s not in answered and t.completion_status is not None}
 
     missing = {}

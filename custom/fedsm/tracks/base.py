@@ -18,7 +18,7 @@ Tensors = dict[str, torch.Tensor]
 Batch = tuple[torch.Tensor, torch.Tensor]  # images (B, C, H, W) in 0..1, labels (B, L, H, W) of 0 and 1
 
 
-class ClientTrack(ABC):
+class ClientTrack:
     """A site's half of a track.
 
     Args:
@@ -136,6 +136,9 @@ class ServerTrack(ABC):
     def scores(self, reports: dict[str, dict]) -> dict[str, float]:
         """Score of each model from the sites' validation reports: the mean over all images of all sites."""
         return pooled_score(self.name, reports)
+
+    def release(self) -> None:
+        """Forgets the weights: training is over and they are on disk."""
 
     def close_validation(self, reports: dict[str, dict]) -> None:
         """Takes the reports of the validation after the last round."""

@@ -12,7 +12,7 @@ import torch
 
 from fedsm.nets import build_unet
 from fedsm.tracks.base import ServerTrack, Tensors
-from fedsm.tracks.state import RunningMean, add_, copy
+from fedsm.tracks.state import RunningMean, copy
 
 
 def initial_weights(build, seed: int) -> Tensors:
@@ -52,7 +52,7 @@ class AveragedServer(ServerTrack):
         if self._mean.count:
             # New tensors, not in place: a slow download of this round's payload may still read the old ones.
             self.weights = copy(self.weights)
-            add_(self.weights, self._mean.mean())
+            self._mean.add_to(self.weights)
         self._mean = RunningMean(self.weights)
 
     def files(self) -> dict[str, Tensors]:
@@ -61,3 +61,6 @@ class AveragedServer(ServerTrack):
     def load_files(self, files: dict[str, Tensors]) -> None:
         self.weights = files[self.name]
         self._mean = RunningMean(self.weights)
+
+    def release(self) -> None:
+        self.weights = {}

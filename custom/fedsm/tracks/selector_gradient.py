@@ -62,11 +62,12 @@ class SelectorGradientServer(SelectorFedAvgServer):
 
     def close(self) -> None:
         if self._mean.count:
-            gradient = self._mean.mean()
+            gradient = {k: torch.zeros_like(v) for k, v in self.weights.items()}
+            self._mean.add_to(gradient)
             moments = self._moments()
             self._bind(copy(self.weights), moments)  # a slow download may still read the old tensors
             for key, parameter in self._parameters.items():
-                parameter.grad = gradient[key].to(parameter.dtype)
+                parameter.grad = gradient[key]
             self._adam.step()
             self._adam.zero_grad(set_to_none=True)
         self._mean = RunningMean(self.weights)
@@ -84,3 +85,8 @@ class SelectorGradientServer(SelectorFedAvgServer):
     def load_files(self, files: dict[str, Tensors]) -> None:
         super().load_files(files)
         self._bind(self.weights, files[f"{self.name}.adam"])
+
+    def release(self) -> None:
+        super().release()
+        self._parameters = {}
+        del self._adam

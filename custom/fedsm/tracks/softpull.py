@@ -14,7 +14,7 @@ from fedsm.nets import build_unet
 from fedsm.settings import JobSettings
 from fedsm.tracks.base import ServerTrack, Tensors
 from fedsm.tracks.fedavg import initial_weights
-from fedsm.tracks.state import RunningMean, add_, copy
+from fedsm.tracks.state import add_, copy
 
 
 def check_lam(lam: float, n_sites: int) -> None:
@@ -27,35 +27,37 @@ def check_lam(lam: float, n_sites: int) -> None:
         raise UserError(f"lam must be in [1/K, 1] = [{1 / n_sites:.4g}, 1] for {n_sites} sites, got {lam}")
 
 
-def soft_pull_(weights: list[Tensors], lam: float, mean: Tensors) -> None:
+def soft_pull_(weights: list[Tensors], lam: float) -> None:
     """Pulls K' models towards each other, in place.
 
     The pull is linear: with m the mean of all K' models, `lam * w_k + (1 - lam) / (K' - 1) * (K' m - w_k)`
     equals `w_k + t (m - w_k)` with `t = (1 - lam) K' / (K' - 1)`. So one mean serves all sites: O(K') work and
-    one extra buffer. Integer buffers are not pulled. With one model nothing is pulled.
+    one extra entry of the state dict at a time. Integer buffers are not pulled. With one model nothing is pulled.
 
     Args:
         weights: the models that answered.
         lam: weight of a site's own model.
-        mean: mean of the models (any float dtype).
     """
     count = len(weights)
     if count < 2:
         return
     t = (1 - lam) * count / (count - 1)
-    for key, value in mean.items():
-        if weights[0][key].is_floating_point():
-            centre = value.to(weights[0][key].dtype)
+    for key, first in weights[0].items():
+        if first.is_floating_point():
+            total = first.double()
+            for w in weights[1:]:
+                total.add_(w[key])
+            mean = (total / count).to(first.dtype)
             for w in weights:
-                w[key].lerp_(centre, t)
+                w[key].lerp_(mean, t)
 
 
 class SoftPullServer(ServerTrack):
     """K personal networks, pulled towards each other after each round.
 
     All start as copies of the global one (the same seed). A site's update is added to its own model as it
-    arrives; only the K models and one running mean are held. Sites that did not answer keep their model
-    and take no part in the pull.
+    arrives, so only the K models are held. Sites that did not answer keep their model and take no part in the
+    pull.
     """
 
     def __init__(self, *args):
@@ -63,16 +65,12 @@ class SoftPullServer(ServerTrack):
         self.lam = self.options.get("lam", self.settings.task.lam)
         first = initial_weights(lambda: build_unet(self.settings.task), self.settings.seed)
         self.weights = {site: copy(first) for site in self.sites}
-        self._open()
+        self._answered: set[str] = set()
 
     @classmethod
     def check(cls, settings: JobSettings, options: dict, n_sites: int) -> None:
         check_lam(options.get("lam", settings.task.lam), n_sites)
         super().check(settings, {k: v for k, v in options.items() if k != "lam"}, n_sites)
-
-    def _open(self) -> None:
-        self._mean = RunningMean(self.weights[self.sites[0]])
-        self._answered: list[str] = []
 
     def payload(self, site: str) -> Tensors:
         return self.weights[site]
@@ -82,20 +80,18 @@ class SoftPullServer(ServerTrack):
 
     def merge(self, site: str, update: Tensors, n_images: int) -> None:
         add_(self.weights[site], update)
-        self._mean.add(self.weights[site], 1.0)
-        self._answered.append(site)
+        self._answered.add(site)
 
     def close(self) -> None:
-        if self._answered:
-            soft_pull_([self.weights[s] for s in self._answered], self.lam, self._mean.mean())
-        self._open()
+        soft_pull_([self.weights[s] for s in self.sites if s in self._answered], self.lam)
+        self._answered = set()
 
     def files(self) -> dict[str, Tensors]:
         return {f"{self.name}.{site}": w for site, w in self.weights.items()}
 
     def load_files(self, files: dict[str, Tensors]) -> None:
         self.weights = {site: files[f"{self.name}.{site}"] for site in self.sites}
-        self._open()
+        self._answered = set()
 
     def models(self) -> list[str]:
         return [f"{self.name}.{site}" for site in self.sites]
@@ -103,3 +99,6 @@ class SoftPullServer(ServerTrack):
     def scores(self, reports: dict[str, dict]) -> dict[str, float]:
         """A personal model is judged by its own site alone."""
         return {f"{self.name}.{site}": r["score"] for site, r in reports.items() if r["images"]}
+
+    def release(self) -> None:
+        self.weights = {}

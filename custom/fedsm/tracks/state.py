@@ -14,6 +14,8 @@ def as_tensor(value) -> torch.Tensor:
     Raises:
         TypeError: neither, or an array of objects or text.
     """
+    if callable(getattr(value, "materialize", None)):
+        value = value.materialize()  # the server receives tensors to its disk; this reads one
     if isinstance(value, torch.Tensor):
         return value.detach().cpu()
     if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
@@ -80,9 +82,9 @@ class RunningMean:
     """
 
     def __init__(self, template: Tensors):
-        self._sums = {
-            k: torch.zeros(v.shape, dtype=torch.float64) for k, v in template.items() if v.is_floating_point()
-        }
+        # The template says what is a float: a site's filter may have turned an integer buffer into one.
+        self._floats = [k for k, v in template.items() if v.is_floating_point()]
+        self._sums: Tensors = {}
         self._integers: Tensors = {}
         self._largest: tuple[float, int] | None = None
         self.weight = 0.0
@@ -90,6 +92,8 @@ class RunningMean:
 
     def add(self, tensors: Tensors, weight: float, index: int = 0) -> None:
         """Adds one state dict with its weight (number of images); `index` is the site's."""
+        if not self.count:  # not before the first answer: while models go out the memory is needed elsewhere
+            self._sums = {k: torch.zeros(tensors[k].shape, dtype=torch.float64) for k in self._floats}
         for key, total in self._sums.items():
             total.add_(tensors[key], alpha=weight)
         if self._largest is None or (weight, -index) > self._largest:
@@ -98,10 +102,11 @@ class RunningMean:
         self.weight += weight
         self.count += 1
 
-    def mean(self) -> Tensors:
-        """The weighted mean: float64 for what was averaged, the largest site's values for integers.
+    def add_to(self, target: Tensors) -> None:
+        """target += the weighted mean, in place, one entry at a time; integers: += the largest site's values.
 
-        Raises:
-            ZeroDivisionError: nothing was added.
+        Does nothing where nothing was added.
         """
-        return {k: v / self.weight for k, v in self._sums.items()} | self._integers
+        for key, total in self._sums.items():
+            add_({key: target[key]}, {key: total / self.weight})
+        add_({k: target[k] for k in self._integers}, self._integers)

@@ -1,0 +1,33 @@
+"""Keeps the server's memory near what it holds.
+
+Measured with six sites and a U-Net of 1.6 M parameters: without these three calls the server peaked 370 MB above its
+start, with them 130 MB.
+"""
+
+import ctypes
+import gc
+
+_M_MMAP_THRESHOLD = -3  # mallopt's name for: larger blocks come from the system, and go back to it when freed
+_M_ARENA_MAX = -8  # at most so many heaps: every thread of FLARE's would have its own
+
+
+def return_freed_memory() -> None:
+    """Lets freed weights leave the process. Called once, when all code is loaded.
+
+    glibc raises the threshold by itself as large blocks are freed, and then keeps payloads in its heaps, where small
+    blocks between them hold them fast. The sites are left alone: there it would slow down training. Does nothing where
+    there is no glibc.
+    """
+    gc.collect()
+    gc.freeze()  # makes `collect_messages` a matter of milliseconds
+    try:
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallopt(_M_MMAP_THRESHOLD, 128 * 1024)
+        libc.mallopt(_M_ARENA_MAX, 2)
+    except (OSError, AttributeError):
+        pass
+
+
+def collect_messages() -> None:
+    """Frees the messages of finished transfers: FLARE leaves them in reference cycles, each with its payload."""
+    gc.collect()
