@@ -13,7 +13,8 @@ $(READY): requirements.txt requirements-dev.txt pyproject.toml
 
 demo: $(READY)
 	$(BIN)/fedsm data synth demo_data --sites 6 --seed 0 --force
-	$(BIN)/fedsm run --task retinal --data demo_data --rounds 20 --size 64 --lr 3e-3 --out runs/demo --force
+	$(BIN)/fedsm run --task retinal --data demo_data --rounds 40 --size 64 --batch-size 4 --lr 3e-3 \
+		--out runs/demo --force
 
 test: $(READY)
 	$(BIN)/python -m pytest
