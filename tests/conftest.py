@@ -24,7 +24,7 @@ def small_settings(**given) -> JobSettings:
         *given.pop("overrides", []),
     ]
     defaults = {
-        "task": "retinal", "method": "fedsm", "rounds": 3, "size": 32, "batch_size": 4, "lr": 3e-3,
+        "task": "retinal", "method": "fedsm", "rounds": 3, "size": 32, "batch_size": 4, "lr": 1e-3,
         "selector_lr": 1e-3, "round_timeout": 60,
     }  # fmt: skip
     return build_settings(**(defaults | given), overrides=overrides)

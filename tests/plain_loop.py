@@ -75,9 +75,7 @@ def algorithm_1(data: Path, settings: JobSettings, sites: list[str], lam: float,
         trained = {s: clone(nets[s][1].state_dict()) for s in sites}
         for s in sites:
             others = [trained[j] for j in sites if j != s]
-            w_p[s] = {
-                key: lam * trained[s][key] + (1 - lam) / (count - 1) * sum(o[key] for o in others) for key in trained[s]
-            }
+            w_p[s] = average([trained[s], *others], [lam] + [(1 - lam) / (count - 1)] * len(others))
         if selector == "fedavg":
             w_s = average([nets[s][2].state_dict() for s in sites], [n[s] / total for s in sites])
         elif selector == "gradient":
@@ -94,8 +92,8 @@ def clone(weights: dict) -> dict:
 
 
 def average(models: list[dict], shares: list[float]) -> dict:
-    """sum_k share_k w_k."""
-    return {key: sum(a * m[key] for a, m in zip(shares, models, strict=True)) for key in models[0]}
+    """sum_k share_k w_k, in float64: the reference should not have rounding errors of its own."""
+    return {key: sum(a * m[key].double() for a, m in zip(shares, models, strict=True)).float() for key in models[0]}
 
 
 def largest_difference(a: dict, b: dict) -> float:

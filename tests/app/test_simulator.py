@@ -19,7 +19,7 @@ from tests.plain_loop import algorithm_1, largest_difference
 from tests.server.test_equality import TOLERANCE, last_weights
 
 SMALL = [
-    "--task", "retinal", "--size", "32", "--batch-size", "4", "--lr", "3e-3", "--selector-lr", "1e-3",
+    "--task", "retinal", "--size", "32", "--batch-size", "4", "--lr", "1e-3", "--selector-lr", "1e-3",
     "--set", "task.unet.channels=[4,8,16]", "--set", "task.unet.residual_units=1",
     "--set", "task.selector_net={head: gap, width: 0.0625}", "--round-timeout", "60",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import make_reply
 
 from fedsm import exchange
-from fedsm.server.dispatch import _ClientTasks
+from fedsm.server.dispatch import _ClientTasks, _Inbox
 from tests.conftest import SITES, small_settings
 from tests.federation import Federation
 from tests.plain_loop import largest_difference
@@ -117,6 +117,38 @@ def test_a_client_that_fetches_its_task_twice_does_not_hang_the_job(tmp_path, da
     assert done.wait(60), "the job hangs"
     assert federation.monitor_alive, "without it no dead site is noticed and no standing task is ever removed"
     assert len(results_of(federation)["validation"]["history"]) == 3
+
+
+def test_the_order_of_arrival_does_not_show(tmp_path, data_root):
+    """The first site answers last in one run and first in the other: bit for bit the same weights."""
+
+    def slow(name):
+        def fault(site, task, shareable, work):
+            result = work()
+            time.sleep(0.5 if site.name == name else 0)
+            return result
+
+        return fault
+
+    settings = small_settings(selector="gradient", rounds=2)
+    first = Federation(tmp_path / "first", data_root, settings, SITES, fault=slow("site-1")).run()
+    last = Federation(tmp_path / "last", data_root, settings, SITES, fault=slow("site-3")).run()
+    a, b = last_weights(first.run_folder), last_weights(last.run_folder)
+    for model in a:
+        assert largest_difference(a[model], b[model]) == 0, model
+
+
+def test_inbox_hands_on_in_order_and_nothing_after_it_was_closed():
+    taken = []
+    inbox = _Inbox(["a", "b", "c"], lambda result, fl_ctx: taken.append(result))
+    assert inbox.put("b", "B", None) and taken == []
+    assert inbox.put("a", "A", None) and taken == ["A", "B"]
+    inbox.close()
+    assert not inbox.put("c", "C", None)
+    gap = _Inbox(["a", "b", "c"], lambda result, fl_ctx: taken.append(result))
+    gap.put("c", "C", None)
+    gap.close()
+    assert taken == ["A", "B", "C"], "a missing site does not hold back the others for ever"
 
 
 def test_client_tasks_hold_each_entry_once():

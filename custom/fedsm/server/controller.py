@@ -155,7 +155,7 @@ class FedSMController(Controller):
             task,
             {site: lambda p=p: exchange.pack(p, dict(common)) for site, p in payloads.items()},
             timeout,
-            lambda site, result, ctx: self._aggregator.accept(result, ctx),
+            self._aggregator.accept,
             fl_ctx,
             abort_signal,
         )

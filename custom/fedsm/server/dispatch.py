@@ -30,12 +30,48 @@ class _ClientTasks(list):
             super().append(item)
 
 
+class _Inbox:
+    """Hands the sites' answers on in the order of the sites, and none after it was closed.
+
+    In the order of the sites, because sums of floats depend on their order in the last bits, and a run should not
+    depend on who is fastest. What has to wait costs no memory: FLARE receives it to the server's disk.
+    """
+
+    def __init__(self, order: list[str], accept: Callable[[Shareable, FLContext], object]):
+        self._turns = list(order)
+        self._accept = accept
+        self._waiting: dict[str, tuple[Shareable, FLContext]] = {}
+        self._closed = False
+        self.answered: set[str] = set()
+        self.changed = threading.Condition()
+
+    def put(self, site: str, result: Shareable, fl_ctx: FLContext) -> bool:
+        """Takes an answer; False if it came too late."""
+        with self.changed:
+            if self._closed:
+                return False
+            self.answered.add(site)
+            self._waiting[site] = (result, fl_ctx)
+            while self._turns and self._turns[0] in self._waiting:
+                self._accept(*self._waiting.pop(self._turns.pop(0)))
+            self.changed.notify()
+        return True
+
+    def close(self) -> None:
+        """Takes nothing more and hands on what still waits for a site that did not answer."""
+        with self.changed:
+            self._closed = True
+            for site in self._turns:
+                if site in self._waiting:
+                    self._accept(*self._waiting.pop(site))
+
+
 def dispatch(
     controller: Controller,
     name: str,
     payloads: dict[str, Callable[[], Shareable]],
     timeout: float,
-    on_result: Callable[[str, Shareable, FLContext], None],
+    accept: Callable[[Shareable, FLContext], object],
     fl_ctx: FLContext,
     abort_signal: Signal,
 ) -> dict[str, str]:
@@ -46,23 +82,19 @@ def dispatch(
         name: the task's name.
         payloads: site -> what makes its shareable. A broadcast cannot serve: it carries one payload for all.
         timeout: seconds until the round is closed with those that answered.
-        on_result: called with each answer as it arrives, one at a time.
+        accept: called with each answer, one at a time, in the order of `payloads`.
         fl_ctx: the context.
         abort_signal: ends the waiting.
 
     Returns:
-        site -> why it did not answer; empty when all did.
+        site -> why it did not answer; empty when all did. Nothing is accepted any more after the return.
     """
-    answered: set[str] = set()
-    changed = threading.Condition()
+    inbox = _Inbox(list(payloads), accept)
 
     def received(client_task: ClientTask, fl_ctx: FLContext) -> None:
-        site = client_task.client.name
         result, client_task.result = client_task.result, None  # FLARE would hold the payload until the task ends
-        on_result(site, result, fl_ctx)
-        with changed:
-            answered.add(site)
-            changed.notify()
+        if not inbox.put(client_task.client.name, result, fl_ctx):
+            controller.log_warning(fl_ctx, f"fedsm site={client_task.client.name} refused: {name} is closed")
 
     deadline = time.monotonic() + timeout
     tasks: dict[str, Task] = {}
@@ -72,18 +104,18 @@ def dispatch(
         tasks[site] = task
         controller.send(task, fl_ctx, targets=[site])
 
-    dead: set[str] = set()
     while not abort_signal.triggered and time.monotonic() < deadline:
-        with changed:
-            if len(answered | dead) == len(tasks):
+        dead = {s for s, t in tasks.items() if t.completion_status is not None}
+        with inbox.changed:
+            if len(inbox.answered | dead) == len(tasks):
                 break
-            changed.wait(_WAKE_UP)
+            inbox.changed.wait(_WAKE_UP)
         collect_messages()
-        dead = {s for s, t in tasks.items() if s not in answered and t.completion_status is not None}
 
+    inbox.close()
     missing = {}
     for site, task in tasks.items():
-        if site not in answered:
+        if site not in inbox.answered:
             missing[site] = _reason(task, abort_signal, timeout)
             controller.cancel_task(task, TaskCompletionStatus.CANCELLED, fl_ctx)
     return missing

@@ -44,10 +44,10 @@ def soft_pull_(weights: list[Tensors], lam: float) -> None:
     t = (1 - lam) * count / (count - 1)
     for key, first in weights[0].items():
         if first.is_floating_point():
-            total = first.double()
+            mean = first.clone()
             for w in weights[1:]:
-                total.add_(w[key])
-            mean = (total / count).to(first.dtype)
+                mean.add_(w[key])
+            mean.div_(count)
             for w in weights:
                 w[key].lerp_(mean, t)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from torch.nn.utils import get_total_norm
 
 from fedsm.tracks.base import Tensors
 
@@ -43,47 +44,54 @@ def add_(target: Tensors, diff: Tensors) -> None:
         change = diff[key]
         if not value.is_floating_point() and change.is_floating_point():
             change = change.round()
-        value.add_(change.to(value.dtype))
-
-
-def _sum_dtype(expected: torch.Tensor) -> torch.dtype:
-    """What a value will be cast to: 1e300 is finite as float64 and infinite as the weight it would become."""
-    return expected.dtype if expected.is_floating_point() else torch.float32
+        value.add_(_cast(change, value.dtype))
 
 
 def problem(update: Tensors, template: Tensors) -> str | None:
     """Why an update may not be merged, or None.
 
-    Checks keys, shapes, dtypes and that every value is finite. The norm is one pass over the bytes: a NaN or an
-    infinity anywhere makes it non-finite, and so does a value beyond 1e19, which no weight has.
+    Checks keys, shapes, dtypes and that every value is finite. One norm over all entries is a single pass over the
+    bytes: a NaN or an infinity anywhere makes it non-finite, and so does a value beyond 1e19, which no weight has.
     """
     missing = sorted(set(template) - set(update))
     if missing:
         return f"entry {missing[0]!r} is missing ({len(missing)} in all)"
-    extra = sorted(set(update) - set(template))
+    extra = sorted(set(update) - set(template), key=str)
     if extra:
         return f"unexpected entry {str(extra[0])[:80]!r} ({len(extra)} in all)"
+    floats = {}
     for key, expected in template.items():
         value = update[key]
         if value.shape != expected.shape:
             return f"entry {key!r} has shape {tuple(value.shape)}, expected {tuple(expected.shape)}"
         if value.is_complex() or value.dtype == torch.bool:
             return f"entry {key!r} has dtype {value.dtype}"
-        if value.is_floating_point() and not torch.isfinite(torch.linalg.vector_norm(value.to(_sum_dtype(expected)))):
-            return f"entry {key!r} holds NaN or infinite values"
+        if value.is_floating_point():
+            # As what it will become: 1e300 is finite as float64 and infinite as a float32 weight.
+            floats[key] = _cast(value, expected.dtype if expected.is_floating_point() else torch.float32)
+    if floats and not torch.isfinite(get_total_norm(floats.values())):
+        for key, value in floats.items():
+            if not torch.isfinite(torch.linalg.vector_norm(value)):
+                return f"entry {key!r} holds NaN or infinite values"
+        return "values are too large to be weights"
     return None
 
 
-class RunningMean:
-    """Weighted mean of state dicts that arrive one by one.
+def _cast(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return value if value.dtype == dtype else value.to(dtype)
 
-    Floats are summed in float64, so the order of arrival does not show in the float32 result. Integer buffers
-    are not averaged: those of the site with most data are taken (the first site by index where two are equal).
+
+class RunningMean:
+    """Weighted mean of state dicts that come one by one.
+
+    Floats are summed in the model's own precision (float64 costs five times as much), so the result depends on the
+    order of the calls in its last bits: the controller keeps to the order of the sites. Integer buffers are not
+    averaged: those of the site with most data are taken (the first site by index where two are equal).
     """
 
     def __init__(self, template: Tensors):
         # The template says what is a float: a site's filter may have turned an integer buffer into one.
-        self._floats = [k for k, v in template.items() if v.is_floating_point()]
+        self._dtypes = {k: v.dtype for k, v in template.items() if v.is_floating_point()}
         self._sums: Tensors = {}
         self._integers: Tensors = {}
         self._largest: tuple[float, int] | None = None
@@ -93,9 +101,9 @@ class RunningMean:
     def add(self, tensors: Tensors, weight: float, index: int = 0) -> None:
         """Adds one state dict with its weight (number of images); `index` is the site's."""
         if not self.count:  # not before the first answer: while models go out the memory is needed elsewhere
-            self._sums = {k: torch.zeros(tensors[k].shape, dtype=torch.float64) for k in self._floats}
+            self._sums = {k: torch.zeros(tensors[k].shape, dtype=dtype) for k, dtype in self._dtypes.items()}
         for key, total in self._sums.items():
-            total.add_(tensors[key], alpha=weight)
+            total.add_(_cast(tensors[key], total.dtype), alpha=weight)
         if self._largest is None or (weight, -index) > self._largest:
             self._largest = (weight, -index)
             self._integers = {k: v for k, v in tensors.items() if k not in self._sums}
@@ -108,5 +116,5 @@ class RunningMean:
         Does nothing where nothing was added.
         """
         for key, total in self._sums.items():
-            add_({key: target[key]}, {key: total / self.weight})
+            target[key].add_(total, alpha=1 / self.weight)
         add_({k: target[k] for k in self._integers}, self._integers)
