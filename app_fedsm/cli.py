@@ -131,6 +131,40 @@ def _data_synth(args: argparse.Namespace) -> int:
     return 0
 
 
+def _data_check(args: argparse.Namespace) -> int:
+    from tqdm import tqdm
+
+    from app_fedsm.config import build_settings
+    from fedsm.data.check import check_root
+    from fedsm.data.contact_sheet import write_contact_sheet
+    from fedsm.data.findings import format_reports
+
+    task = build_settings(args.task, "fedsm").task
+    with tqdm(desc="checking", unit="pair", leave=False) as bar:
+        reports = check_root(args.root, task, bar.update)
+    print(format_reports(reports))
+    for report in reports if args.sheets else []:
+        folder = args.root / report.site if (args.root / report.site).is_dir() else args.root  # ROOT may be one site
+        print(write_contact_sheet(folder, report.site, task, args.sheets / f"{report.site}.png"))
+    return int(any(report.level == "FAIL" for report in reports))
+
+
+def _data_prepare(args: argparse.Namespace) -> int:
+    from tqdm import tqdm
+
+    from fedsm.data.prepare import SOURCES, describe_sources, prepare
+
+    if args.list:
+        print(describe_sources())
+        return 0
+    if args.out is None:
+        raise UserError("SOURCE, RAW and OUT are needed; `fedsm data prepare --list` shows the sources")
+    with tqdm(desc=f"preparing {args.source}", unit="case") as bar:
+        count = prepare(args.source, args.raw, args.out, args.readers, bar.update)
+    print(f"{count} pairs in {args.out / SOURCES[args.source].site}")
+    return 0
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command."""
     raw = argparse.RawDescriptionHelpFormatter
@@ -183,6 +217,28 @@ def build_parser() -> argparse.ArgumentParser:
     synth.add_argument("--size", type=int, default=128, help="pixels each way (default: 128)")
     synth.add_argument("--force", action="store_true", help="write into a folder that is not empty")
     synth.set_defaults(do=_data_synth)
+
+    prepare = data.add_parser(
+        "prepare", help="make a site of a public data set's download", formatter_class=raw,
+        epilog="example:\n  fedsm data prepare --list\n  fedsm data prepare refuge downloads/REFUGE data\n",
+        description="From the layout of an official download to OUT/<site>/images and OUT/<site>/masks.",
+    )  # fmt: skip
+    prepare.add_argument("source", nargs="?", metavar="SOURCE", help="the data set's name (see --list)")
+    prepare.add_argument("raw", nargs="?", type=Path, metavar="RAW", help="the unpacked download")
+    prepare.add_argument("out", nargs="?", type=Path, metavar="OUT", help="the data root to write the site to")
+    prepare.add_argument("--readers", choices=("majority", "first"), default="majority", help="(default: majority)")
+    prepare.add_argument("--list", action="store_true", help="where to get each source, its terms and layout")
+    prepare.set_defaults(do=_data_prepare)
+
+    check = data.add_parser(
+        "check", help="PASS, WARN or FAIL for each site, with remedies", formatter_class=raw,
+        epilog="example:\n  fedsm data check data --task retinal --sheets sheets\n",
+        description="Reads every file of every site (or of one site's folder); exit code 1 when a site FAILs.",
+    )  # fmt: skip
+    check.add_argument("root", type=Path, metavar="ROOT", help="folder with one sub-folder a site, or one site's")
+    check.add_argument("--task", required=True, help="what is segmented")
+    check.add_argument("--sheets", type=Path, metavar="DIR", help="write a contact sheet PNG a site into DIR")
+    check.set_defaults(do=_data_check)
     return parser
 
 

@@ -16,7 +16,7 @@ ROOMS = ("tracks", "nets", "data", "super_model", "evaluation")
 @pytest.mark.parametrize("room", ROOMS)
 def test_room_does_not_import_nvflare(room):
     for path in (PACKAGE / room).rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             assert not any(n.split(".")[0] in ("nvflare", "app_fedsm") for n in names), path

@@ -71,7 +71,7 @@ def _from_palette(picture: Image.Image) -> Image.Image:
 
 
 def _read_volume(path: Path) -> np.ndarray:
-    volume = nibabel.as_closest_canonical(nibabel.load(path))
+    volume = nibabel.load(path)
     array = np.asanyarray(volume.dataobj)
     while array.ndim > 3 and array.shape[-1] == 1:
         array = array[..., 0]
@@ -79,5 +79,8 @@ def _read_volume(path: Path) -> np.ndarray:
         array = array[..., None]
     if array.ndim != 3:
         raise ValueError(f"shape {array.shape} is not a 2D or 3D image")
+    if array.dtype.kind not in "buif":
+        raise ValueError(f"voxels of type {array.dtype} are neither numbers nor labels")
+    array = nibabel.apply_orientation(array, nibabel.io_orientation(volume.affine))
     # (x, y, z) to slices of rows: first row at the front of the patient, as radiologists look at it.
     return np.ascontiguousarray(array.transpose(2, 1, 0)[:, ::-1])[..., None]

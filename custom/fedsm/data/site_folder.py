@@ -26,7 +26,7 @@ class Pair:
 
 def natural_key(name: str) -> list:
     """Sorts `site-2` before `site-10`."""
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
 def list_sites(root: Path) -> list[str]:

@@ -1,0 +1,74 @@
+"""Augmentation of whole batches: flips, rotation, scale, intensity; by task, from a seed."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch.nn import functional
+
+from fedsm.errors import UserError
+
+KEYS = ("flip", "rotate", "scale", "intensity")
+
+
+def check_augment(options: dict, where: str) -> None:
+    """Refuses unknown or impossible options.
+
+    Raises:
+        UserError: naming the option.
+    """
+    for key, value in options.items():
+        if key not in KEYS:
+            raise UserError(f"{where}: unknown augment setting {key!r}; known: {', '.join(KEYS)}")
+        if key == "flip":
+            if value not in ("none", "horizontal", "both"):
+                raise UserError(f"{where}: augment.flip must be none, horizontal or both, got {value!r}")
+        elif not isinstance(value, (int, float)) or isinstance(value, bool) or value < 0:
+            raise UserError(f"{where}: augment.{key} must be a number of at least 0, got {value!r}")
+
+
+def augment_batch(
+    images: torch.Tensor, labels: torch.Tensor, options: dict, generator: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Augments a batch; each image draws its own transform.
+
+    Args:
+        images: (B, C, H, W) in 0..1.
+        labels: (B, L, H, W) of 0 and 1.
+        options: `flip` (none, horizontal, both), `rotate` (degrees, up to), `scale` (fraction, up to), `intensity`
+            (fraction by which brightness and contrast change, up to). Empty: nothing happens.
+        generator: a CPU generator, so that every device draws the same.
+
+    Returns:
+        images in 0..1 and labels of 0 and 1, of the same shapes; beside the picture is black and background.
+    """
+    if not options:
+        return images, labels
+    count = len(images)
+
+    def uniform(limit: float) -> torch.Tensor:
+        return (torch.rand(count, generator=generator) * 2 - 1) * limit
+
+    def sign(active: bool) -> torch.Tensor:
+        coin = torch.rand(count, generator=generator) < 0.5
+        return torch.where(coin & active, -1.0, 1.0)
+
+    flip = options.get("flip", "none")
+    mirror_x, mirror_y = sign(flip != "none"), sign(flip == "both")
+    angle = uniform(math.radians(options.get("rotate", 0)))
+    zoom = 1 / (1 + uniform(options.get("scale", 0)))
+    cos, sin = angle.cos() * zoom, angle.sin() * zoom
+    # One affine map an image and one resampling for all: rotation and zoom of the flipped picture.
+    theta = torch.stack([torch.stack([mirror_x * cos, -sin], 1), torch.stack([sin, mirror_y * cos], 1)], 1)
+    theta = torch.cat([theta, torch.zeros(count, 2, 1)], 2).to(images.device)
+    grid = functional.affine_grid(theta, list(images.shape), align_corners=False)
+    images = functional.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+    labels = functional.grid_sample(labels, grid, mode="nearest", padding_mode="zeros", align_corners=False)
+    strength = options.get("intensity", 0)
+    if strength:
+        gain = (1 + uniform(strength)).view(-1, 1, 1, 1).to(images.device)
+        offset = uniform(strength / 2).view(-1, 1, 1, 1).to(images.device)
+        mean = images.mean(dim=(1, 2, 3), keepdim=True)
+        images = ((images - mean) * gain + mean + offset).clamp(0, 1)
+    return images, labels

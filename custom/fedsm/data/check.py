@@ -1,0 +1,173 @@
+"""`fedsm data check`: all that is wrong or odd about sites' files, each with its remedy, before training costs time.
+
+Nothing in here stops at the first problem: whatever a file does becomes a note (kind -> files), and the notes of
+a site become its findings. The notes name files, so they stay at the site.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from fedsm.data.check_pair import Seen, find_pairs, look_at
+from fedsm.data.findings import Notes, SiteReport, name_of, percent, printable, some
+from fedsm.data.site_folder import _SITE_NAME, list_sites, natural_key
+from fedsm.data.split import PARTS
+from fedsm.settings import TaskSettings
+
+_MIN_PATIENTS, _FEW_PATIENTS = 3, 12
+_RARE, _COMMON = 0.0005, 0.9  # fractions of a label that are hardly ever meant
+_FAR_RATIO, _FAR_MEDIAN = 5, 0.5
+
+
+def split_overlaps(patients: list[str], split: dict[str, list[int]]) -> dict[str, list[str]]:
+    """Patients that are in more than one part of a split, with these parts.
+
+    Args:
+        patients: the patient of each pair.
+        split: part -> indices into `patients`, as of `split_by_patient`.
+    """
+    parts: dict[str, list[str]] = defaultdict(list)
+    for part, rows in split.items():
+        for patient in {patients[i] for i in rows}:
+            parts[patient].append(part)
+    return {patient: found for patient, found in sorted(parts.items()) if len(found) > 1}
+
+
+def _check_splits(path: Path, patient_of: dict[str, str], notes: Notes) -> None:
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(stored, dict) or any(not isinstance(stored.get(p), list) or not stored[p] for p in PARTS):
+            raise ValueError(f"needs a list of names for each of {', '.join(PARTS)}")
+        named = [(part, str(name)) for part in PARTS for name in stored[part]]
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, RecursionError) as e:
+        notes["splits"].append(f"{path.name} ({printable(str(e))})")
+        return
+    names = [name for _, name in named]
+    patients = [patient_of.get(name, name) for name in names]
+    overlaps = split_overlaps(patients, {part: [i for i, (p, _) in enumerate(named) if p == part] for part in PARTS})
+    notes["overlap"] += [f"{printable(patient)} ({' and '.join(parts)})" for patient, parts in overlaps.items()]
+    here = set(patient_of)
+    gone, new = sorted(set(names) - here), sorted(here - set(names))
+    notes["stale"] += [f"{printable(n)} (not here)" for n in gone] + [f"{printable(n)} (in no part)" for n in new]
+
+
+def _check_patients(patient_of: dict[str, str], notes: Notes) -> None:
+    count = len(set(patient_of.values()))
+    if count < _MIN_PATIENTS:
+        notes["too few"].append(str(count))
+    elif count < _FEW_PATIENTS:
+        notes["few"].append(str(count))
+
+
+def _check_copies(seen: dict[str, Seen], notes: Notes) -> None:
+    copies: dict[str, list[str]] = defaultdict(list)
+    for name, one in seen.items():
+        copies[one.image].append(name)
+    for names in copies.values():
+        if len(names) > 1:
+            kind = "conflict" if len({seen[name].mask for name in names}) > 1 else "repeated"
+            notes[kind].append(some(names, " = "))
+
+
+def _summarize(seen: list[Seen], task: TaskSettings, notes: Notes) -> dict:
+    """Sizes, fractions of the labels and intensities of a site; notes what is odd about them."""
+    if not seen:
+        return {}
+    pixels = sum(sum(one.counts.values()) for one in seen)
+    labels = {n: sum(one.counts.get(v, 0) for one in seen for v in vs) / pixels for n, vs in task.labels.items()}
+    empty = len(notes["empty"])
+    if empty == len(seen):
+        notes["all empty"].append(str(empty))
+        del notes["empty"]
+    else:
+        odd = {n: f for n, f in labels.items() if not _RARE <= f <= _COMMON}
+        notes["balance"] += [f"{n} has {percent(f)}" for n, f in odd.items()]
+    slices, heights, widths = zip(*(one.shape for one in seen), strict=True)
+    quantiles = np.median([one.quantiles for one in seen], axis=0).tolist()
+    ranges = {"width": widths, "height": heights, "slices": slices}
+    return {name: [min(values), max(values)] for name, values in ranges.items()} | {
+        "labels": labels,
+        "empty_masks": empty,
+        "intensity": dict(zip(("p1", "p50", "p99"), quantiles, strict=True)),
+    }
+
+
+def check_folder(
+    folder: Path, site: str, task: TaskSettings, progress: Callable[[int], None] | None = None
+) -> SiteReport:
+    """Checks one site; decodes each file once.
+
+    Args:
+        folder: the site's folder, with `images/` and `masks/`.
+        site: its name, for the report.
+        task: what its masks may hold.
+        progress: called with 1 for each pair.
+    """
+    notes: Notes = defaultdict(list)
+    pairs = find_pairs(folder, notes)
+    seen = {}
+    for pair in pairs:
+        if (one := look_at(pair, site, task, notes)) is not None:
+            seen[name_of(pair.image)] = one
+        if progress:
+            progress(1)
+    _check_copies(seen, notes)
+    patient_of = {pair.stem: pair.stem for pair in pairs}  # for now each file is a patient of its own
+    _check_patients(patient_of, notes)
+    _check_splits(folder / "splits.json", patient_of, notes)
+    summary = _summarize(list(seen.values()), task, notes)
+    report = SiteReport(site, len(pairs), [], summary, {name: one.image for name, one in seen.items()})
+    report.add(notes)
+    return report
+
+
+def _is_site(folder: Path) -> bool:
+    return (folder / "images").is_dir() or (folder / "masks").is_dir()
+
+
+def check_root(root: Path, task: TaskSettings, progress: Callable[[int], None] | None = None) -> list[SiteReport]:
+    """Checks all sites of a data root, and them against each other. A single site's folder will do as well.
+
+    Raises:
+        UserError: no such folder, or no site in it.
+    """
+    if _is_site(root):
+        return [check_folder(root, root.resolve().name, task, progress)]
+    names = [p.name for p in root.iterdir() if _is_site(p)] if root.is_dir() else []
+    if not names:
+        list_sites(root)  # raises, with the remedy
+    reports = [check_folder(root / name, name, task, progress) for name in sorted(names, key=natural_key)]
+    owners: dict[str, dict[str, str]] = defaultdict(dict)
+    for report in reports:
+        for name, digest in report.hashes.items():
+            owners[digest].setdefault(report.site, name)
+    for report in reports:
+        notes: Notes = defaultdict(list)
+        if len(reports) == 1:
+            notes["one site"].append("")
+        if not _SITE_NAME.match(report.site) or report.site == "server":
+            notes["site name"].append(printable(report.site))
+        for name, digest in report.hashes.items():
+            others = [f"{site}/{file}" for site, file in owners[digest].items() if site != report.site]
+            notes["elsewhere"] += [f"{name} (as {others[0]})"] if others else []
+        _compare_range(report, [r for r in reports if r is not report and r.summary], task, notes)
+        report.add(notes)
+    return reports
+
+
+def _compare_range(report: SiteReport, others: list[SiteReport], task: TaskSettings, notes: Notes) -> None:
+    # Percentiles take any scale and offset away: then a scanner's own units tell nothing.
+    if task.intensity != "unit" or not report.summary or not others:
+        return
+    own = report.summary["intensity"]
+    usual = {q: float(np.median([r.summary["intensity"][q] for r in others])) for q in own}
+    low, high = sorted((own["p99"], usual["p99"]))
+    if abs(own["p50"] - usual["p50"]) > _FAR_MEDIAN or high > _FAR_RATIO * max(low, 1e-6):
+        notes["far"].append(" against ".join(f"median {q['p50']:.2f}, 99 % {q['p99']:.2f}" for q in (own, usual)))

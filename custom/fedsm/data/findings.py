@@ -1,0 +1,126 @@
+"""What `fedsm data check` can find, in which words, with which remedy."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+Notes = defaultdict[str, list[str]]
+_NAMED = 5  # files that a finding names
+
+# kind: (level, what, remedy), in the order of the report. "{}" takes what was noted; else that is the list of files.
+KINDS = {
+    "site name": ("FAIL", "FLARE cannot carry the name of this folder", "rename it: letters, digits, '-', '_' and '.'"),
+    "folder": ("FAIL", "folder is missing or cannot be opened", "create it, and put the site's files there"),
+    "no images": ("FAIL", "no images", "put PNG, JPEG, TIFF, BMP or NIfTI files into images/ and masks/"),
+    "no mask": ("FAIL", "image without mask", "add a mask of the same name, or remove the image"),
+    "no image": ("FAIL", "mask without image", "add an image of the same name, or remove the mask"),
+    "twins": ("FAIL", "two files of one name", "keep one of them"),
+    "no file": ("FAIL", "no regular file", "put the file itself there, or remove it with its pair"),
+    "unreadable": ("FAIL", "cannot be read", "replace it (4D: by one 3D volume), or remove it with its pair"),
+    "not finite": ("FAIL", "NaN or infinite values", "export it again, or set these voxels to the background"),
+    "channels": ("FAIL", "number of channels that does not fit the task", "save it as grey or RGB picture"),
+    "size": ("FAIL", "image and mask differ in size", "export the mask at the image's size (nearest neighbour)"),
+    "grid": ("FAIL", "image and mask differ in spacing or position", "resample the mask to the image's grid"),
+    "colour": ("FAIL", "mask is a colour picture", "save the mask with one grey channel"),
+    "values": ("FAIL", "mask values that the task does not know", "correct the mask (never JPEG) or the task's labels"),
+    "all empty": ("FAIL", "all {} masks are empty", "find the right masks, or correct the task's labels"),
+    "conflict": ("FAIL", "one image with different masks", "keep one: in two parts it leaks from train to test"),
+    "too few": ("FAIL", "{} patients cannot be split", "add patients: train, validation and test need one each"),
+    "overlap": ("FAIL", "patient in two parts of splits.json", "leave each patient in one part, or delete splits.json"),
+    "splits": ("FAIL", "splits.json cannot be used", "name the files of train, validation and test, or delete it"),
+    "stale": ("WARN", "splits.json does not fit the files", "delete it to split again, or bring the files back"),
+    "few": ("WARN", "only {} patients", "expect scores that depend on the split; add patients if you can"),
+    "repeated": ("WARN", "one image under two names", "keep one: in two parts it leaks from train to test"),
+    "elsewhere": ("WARN", "image that another site has too", "keep it at one site: it leaks from train to test"),
+    "empty": ("WARN", "empty mask", "fine when nothing is there to segment; else replace the mask"),
+    "balance": ("WARN", "label {} of the pixels", "look at the contact sheet: is this the right label?"),
+    "constant": ("WARN", "image of one value", "replace it or remove it with its mask"),
+    "8 bit": ("WARN", "8-bit data in a wider file: reads as black", "save as 8 bit, or stretch it to the file's range"),
+    "dark": ("WARN", "image is nearly black", "look at the contact sheet: is it exported with the right range?"),
+    "bright": ("WARN", "image is nearly white", "look at the contact sheet: is it exported with the right range?"),
+    "far": ("WARN", "intensities unlike the other sites': {}", "fine if the device differs so much; else export again"),
+    "format": ("WARN", "name and format differ", "nothing to do: the content decides; rename it to be clear"),
+    "passed over": ("WARN", "unsupported file, passed over", "convert it if it belongs to the data, else remove it"),
+    "one site": ("WARN", "the only site", "`fedsm run` needs a folder of at least 2 sites"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One kind of problem at a site, with its remedy and the first few files that have it."""
+
+    level: str
+    site: str
+    what: str
+    remedy: str
+    file: str = ""
+
+
+@dataclass
+class SiteReport:
+    """A site's findings, worst first. `hashes`: image file -> hash of its pixels, to compare sites."""
+
+    site: str
+    pairs: int
+    findings: list[Finding]
+    summary: dict
+    hashes: dict[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def level(self) -> str:
+        """PASS, WARN or FAIL: that of the worst finding."""
+        return min((f.level for f in self.findings), default="PASS")  # "FAIL" < "WARN"
+
+    def add(self, notes: Notes) -> None:
+        """Turns notes to findings."""
+        for kind, (level, what, remedy) in KINDS.items():
+            if entries := notes.get(kind):
+                if "{}" in what:
+                    what, entries = what.format(some(entries)), []
+                count = f" ({len(entries)})" if len(entries) > 1 else ""
+                self.findings.append(Finding(level, self.site, what + count, remedy, some(entries)))
+        self.findings.sort(key=lambda finding: finding.level)
+
+
+def some(names: list[str], between: str = ", ") -> str:
+    rest = len(names) - _NAMED
+    return between.join(names[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def printable(text: str) -> str:
+    """Text that any terminal and font takes as one line: file names may hold anything."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def name_of(path: Path) -> str:
+    return printable(f"{path.parent.name}/{path.name}")
+
+
+def percent(fraction: float) -> str:
+    return f"{100 * fraction:.1f} %" if fraction >= 0.001 or fraction == 0 else f"{100 * fraction:.2g} %"
+
+
+def _headline(report: SiteReport) -> str:
+    parts = [f"{report.pairs} pair{'s' * (report.pairs != 1)}"]
+    if summary := report.summary:
+        sizes = [f"{w}x{h}" for w, h in zip(summary["width"], summary["height"], strict=True)]
+        parts.append(" to ".join(dict.fromkeys(sizes)))
+        if summary["slices"][1] > 1:
+            parts.append(" to ".join(map(str, dict.fromkeys(summary["slices"]))) + " slices")
+        parts += [f"{name} {percent(fraction)}" for name, fraction in summary["labels"].items()]
+    return f"{report.level} {printable(report.site)}: {', '.join(parts)}"
+
+
+def format_reports(reports: list[SiteReport]) -> str:
+    """The reports as text for a terminal."""
+    lines = []
+    for report in reports:
+        lines.append(_headline(report))
+        for finding in report.findings:
+            lines.append(f"  {finding.level} {finding.what}{': ' if finding.file else ''}{finding.file}")
+            lines.append(f"       remedy: {finding.remedy}")
+    levels = [report.level for report in reports]
+    counts = ", ".join(f"{levels.count(level)} {level}" for level in ("PASS", "WARN", "FAIL") if level in levels)
+    return "\n".join([*lines, f"{len(reports)} site{'s' * (len(reports) != 1)}: {counts}"])

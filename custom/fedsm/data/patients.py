@@ -1,0 +1,63 @@
+"""Whose image a file is: from `patients.csv`, a pattern, or the file's own name."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+from fedsm.errors import UserError
+
+FILE_NAME = "patients.csv"
+
+
+def patients_of(folder: Path, stems: list[str], pattern: str | None, site: str) -> list[str]:
+    """The patient of each file.
+
+    Args:
+        folder: the site's folder. A `patients.csv` in it (columns `file` and `patient`, `file` being the stem) wins.
+        stems: the files' stems.
+        pattern: a regular expression whose first group, or whole match, is the patient in a stem. None: every file is a
+            patient of its own.
+        site: named in errors.
+
+    Raises:
+        UserError: a file that the list or the pattern does not cover.
+    """
+    table = folder / FILE_NAME
+    if table.is_file():
+        known = _read(table, site)
+        for stem in stems:
+            if stem not in known:
+                raise UserError(f"site {site!r}: {table} has no line for the file {stem!r}; add `{stem},PATIENT`")
+        return [known[stem] for stem in stems]
+    if pattern is None:
+        return list(stems)
+    try:
+        compiled = re.compile(pattern)
+    except re.error as e:
+        raise UserError(f"site {site!r}: patient_pattern {pattern!r} is no regular expression: {e}") from e
+    found = []
+    for stem in stems:
+        match = compiled.search(stem)
+        if not match:
+            raise UserError(
+                f"site {site!r}: patient_pattern {pattern!r} does not match the file {stem!r}; correct one of them"
+            )
+        found.append(match.group(1) if compiled.groups else match.group())
+    return found
+
+
+def _read(table: Path, site: str) -> dict[str, str]:
+    try:
+        with table.open(newline="", encoding="utf-8-sig") as f:
+            rows = list(csv.DictReader(f))
+    except (OSError, UnicodeDecodeError, csv.Error) as e:
+        raise UserError(f"site {site!r}: {table} cannot be read: {e}") from e
+    if rows and not {"file", "patient"} <= set(rows[0]):
+        raise UserError(f"site {site!r}: {table} must have the columns `file` and `patient`")
+    known: dict[str, str] = {}
+    for row in rows:
+        if known.setdefault(row["file"], row["patient"]) != row["patient"]:
+            raise UserError(f"site {site!r}: {table} gives the file {row['file']!r} two patients")
+    return known

@@ -1,0 +1,107 @@
+"""SimpleITK, imported when a source needs it: DICOM series, MetaImage, NRRD, and masks brought to an image's grid."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from fedsm.data.prepare.source import Prepared
+from fedsm.errors import UserError
+
+_FLIP_XY = np.diag([-1.0, -1.0, 1.0, 1.0])  # DICOM and ITK count to the left and back, NIfTI to the right and front
+
+
+def simple_itk(source: str) -> ModuleType:
+    """The module, without its warnings on stderr.
+
+    Raises:
+        UserError: not installed.
+    """
+    try:
+        import SimpleITK
+    except ImportError as e:
+        raise UserError(f"{source} needs SimpleITK: pip install '.[prepare]'") from e
+    SimpleITK.ProcessObject.SetGlobalWarningDisplay(False)
+    return SimpleITK
+
+
+def read_volume(path: Path, source: str) -> Any:
+    """A MetaImage, NRRD or NIfTI file as SimpleITK image."""
+    itk = simple_itk(source)
+    try:
+        return itk.ReadImage(str(path))
+    except RuntimeError as e:
+        raise UserError(f"{source}: {path} cannot be read ({_last_line(e)}); download it again") from e
+
+
+def read_series(folder: Path, source: str) -> Any:
+    """The one DICOM series of a folder as SimpleITK volume, slices in the order of their positions.
+
+    Raises:
+        UserError: no series, several, or one with a slice missing.
+    """
+    itk = simple_itk(source)
+    series = itk.ImageSeriesReader.GetGDCMSeriesIDs(str(folder))
+    if len(series) != 1:
+        raise UserError(f"{source}: {folder} holds {len(series)} DICOM series, expected one; keep the axial T2 series")
+    names = itk.ImageSeriesReader.GetGDCMSeriesFileNames(str(folder), series[0])
+    try:
+        steps = np.diff([_height(itk, name) for name in names])
+        volume = itk.ReadImage(names)
+    except RuntimeError as e:
+        raise UserError(f"{source}: {folder} cannot be read ({_last_line(e)}); download it again") from e
+    if steps.size and np.ptp(steps) > 0.1 * np.median(steps):
+        raise UserError(f"{source}: a slice of {folder} is missing; download the series again or remove the case")
+    return volume
+
+
+def prepared(stem: str, image: Any, mask: Any, mask_path: Path, source: str) -> Prepared:
+    """A pair of volumes on the image's grid; every value of the mask above 0 is gland.
+
+    A mask on another grid (fewer slices, other origin) is brought over by its position in the patient.
+
+    Raises:
+        UserError: the image is no 3D volume, or more than a tenth of the mask lies outside of it.
+    """
+    itk = simple_itk(source)
+    if any(v.GetDimension() != 3 or v.GetNumberOfComponentsPerPixel() != 1 for v in (image, mask)):
+        raise UserError(f"{source}: {mask_path} and its image must be 3D volumes with one value a voxel")
+    gland = mask > 0
+    if not _same_grid(image, gland):
+        inside = itk.Resample(gland, image, itk.Transform(), itk.sitkNearestNeighbor, 0)
+        if _volume(itk, inside) < 0.9 * _volume(itk, gland):
+            raise UserError(f"{source}: {mask_path} does not lie inside its image; check that both are of one series")
+        gland = inside
+    affine = np.eye(4)
+    affine[:3, :3] = np.reshape(image.GetDirection(), (3, 3)) * image.GetSpacing()
+    affine[:3, 3] = image.GetOrigin()
+    voxels, labels = (itk.GetArrayFromImage(v).transpose(2, 1, 0) for v in (image, gland))
+    return Prepared(stem, voxels, labels, _FLIP_XY @ affine)
+
+
+def _height(itk: ModuleType, name: str) -> float:
+    """Where a slice lies along the series' normal, in millimetres."""
+    reader = itk.ImageFileReader()
+    reader.SetFileName(name)
+    reader.ReadImageInformation()
+    return float(np.dot(reader.GetOrigin(), reader.GetDirection()[2::3]))
+
+
+def _same_grid(a: Any, b: Any) -> bool:
+    close = 1e-2 * min(a.GetSpacing())
+    return a.GetSize() == b.GetSize() and all(
+        np.allclose(getattr(a, what)(), getattr(b, what)(), rtol=0, atol=tolerance)
+        for what, tolerance in (("GetOrigin", close), ("GetSpacing", 1e-3), ("GetDirection", 1e-3))
+    )
+
+
+def _volume(itk: ModuleType, mask: Any) -> float:
+    return float(itk.GetArrayViewFromImage(mask).sum()) * float(np.prod(mask.GetSpacing()))
+
+
+def _last_line(e: Exception) -> str:
+    """ITK's messages begin with its own source lines; the reason stands last."""
+    return str(e).strip().splitlines()[-1]

@@ -1,0 +1,362 @@
+"""Every kind of bad file becomes a finding with level, site, file and remedy; nothing stops the check."""
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+from PIL import Image
+
+from app_fedsm.config import build_settings
+from fedsm.data import check_pair, contact_sheet
+from fedsm.data.check import check_folder, check_root, split_overlaps
+from fedsm.data.contact_sheet import CAPTION, COLOURS, COLUMNS, GAP, HEADER, TILE, outline, write_contact_sheet
+from fedsm.data.dataset import load_site
+from fedsm.data.findings import KINDS, format_reports
+from fedsm.data.site_folder import check_site
+from fedsm.data.split import split_by_patient
+from fedsm.errors import UserError
+from tests.conftest import small_settings, write_site
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+TASK = small_settings().task
+PROSTATE = small_settings(task="prostate").task
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture
+def site(tmp_path):
+    folder = tmp_path / "hospital-a"
+    write_site(folder, 14, seed=0)
+    return folder
+
+
+def write_volume(path: Path, array: np.ndarray, affine: np.ndarray | None = None) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nibabel.save(nibabel.Nifti1Image(array, np.diag([0.5, 0.5, 3, 1]) if affine is None else affine), path)
+
+
+@pytest.fixture
+def volumes(tmp_path):
+    """A site of 12 volumes of 16 x 20 voxels and 5 slices; the fourth has the largest mask."""
+    folder = tmp_path / "hospital-v"
+    for i in range(12):
+        mask = np.zeros((16, 20, 5), np.uint8)
+        mask[4:10, 5:12, 2:4], mask[3:12, 4:14, 3] = 1, 1
+        write_volume(folder / "images" / f"v{i}.nii.gz", RNG.normal(200, 40, mask.shape).astype(np.float32) + 50 * mask)
+        write_volume(folder / "masks" / f"v{i}.nii.gz", mask)
+    return folder
+
+
+def assert_found(report, kind: str, *names: str) -> None:
+    """The one finding of a kind: its level, the site, the files that it names, one line, a remedy."""
+    level, what, remedy = KINDS[kind]
+    (finding,) = [f for f in report.findings if f.remedy == remedy and f.what.startswith(what.split("{}")[0])]
+    assert (finding.level, finding.site) == (level, report.site)
+    assert all(name in finding.file + finding.what for name in names), finding
+    assert finding.remedy and "\n" not in finding.what + finding.file + finding.remedy
+    assert report.level == min(f.level for f in report.findings)
+    assert finding.what in format_reports([report])
+
+
+def save(path: Path, array: np.ndarray, **options) -> None:
+    Image.fromarray(array).save(path, **options)
+
+
+def spoil(folder: Path, how: str) -> None:
+    """Spoils case_01 of a site."""
+    image, mask = folder / "images" / "case_01.png", folder / "masks" / "case_01.png"
+    noise = RNG.integers(0, 255, (40, 40, 3), np.uint8)
+    grey = RNG.integers(0, 255, (40, 40), np.uint8)
+    {
+        "no mask": lambda: mask.unlink(),
+        "no image": lambda: image.unlink(),
+        "two of a stem": lambda: Image.open(image).save(image.with_suffix(".bmp")),
+        "truncated": lambda: image.write_bytes(image.read_bytes()[:300]),
+        "0 bytes": lambda: mask.write_bytes(b""),
+        "text": lambda: image.write_text("no picture"),
+        "symlink loop": lambda: (image.unlink(), image.symlink_to(image)),
+        "broken link": lambda: (image.unlink(), image.symlink_to(folder / "gone.png")),
+        "folder": lambda: (image.unlink(), image.mkdir()),
+        "pipe": lambda: (image.unlink(), os.mkfifo(image)),
+        "other size": lambda: save(mask, np.zeros((10, 20), np.uint8)),
+        "colour mask": lambda: save(mask, noise),
+        "other value": lambda: save(mask, np.full((40, 40), 7, np.uint8)),
+        "empty mask": lambda: save(mask, np.zeros((40, 40), np.uint8)),
+        "constant": lambda: save(image, np.full((40, 40, 3), 90, np.uint8)),
+        "black": lambda: save(image, (noise // 100).clip(0, 2)),
+        "white": lambda: save(image, 255 - noise // 100),
+        "8 bit in 16": lambda: save(image, grey.astype(np.uint16)),
+        "jpeg": lambda: save(image, noise, format="JPEG"),
+        "other files": lambda: (folder / "images" / "notes.txt").write_text("x"),
+    }[how]()
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "names"),
+    [
+        ("no mask", "no mask", ["images/case_01.png"]),
+        ("no image", "no image", ["masks/case_01.png"]),
+        ("two of a stem", "twins", ["case_01.png", "case_01.bmp"]),
+        ("truncated", "unreadable", ["images/case_01.png"]),
+        ("0 bytes", "unreadable", ["masks/case_01.png", "0 bytes"]),
+        ("text", "unreadable", ["images/case_01.png"]),
+        ("symlink loop", "no file", ["images/case_01.png", "leads to itself"]),
+        ("broken link", "no file", ["images/case_01.png"]),
+        ("folder", "no file", ["images/case_01.png"]),
+        ("pipe", "no file", ["images/case_01.png"]),
+        ("other size", "size", ["images/case_01.png", "40 x 40", "20 x 10"]),
+        ("colour mask", "colour", ["masks/case_01.png"]),
+        ("other value", "values", ["masks/case_01.png", "7; the task knows 0, 1, 2"]),
+        ("empty mask", "empty", ["masks/case_01.png"]),
+        ("constant", "constant", ["images/case_01.png"]),
+        ("black", "dark", ["images/case_01.png"]),
+        ("white", "bright", ["images/case_01.png"]),
+        ("8 bit in 16", "8 bit", ["images/case_01.png"]),
+        ("jpeg", "format", ["images/case_01.png", "JPEG"]),
+        ("other files", "passed over", ["images/notes.txt"]),
+    ],
+)
+def test_spoiled_picture_is_the_one_finding(site, how, kind, names, monkeypatch):
+    spoil(site, how)
+    report = check_folder(site, "hospital-a", TASK)
+    assert_found(report, kind, *names)
+    assert len(report.findings) == 1, report.findings
+    monkeypatch.setattr(contact_sheet, "TILE", 32)
+    write_contact_sheet(site, "hospital-a", TASK, site / "sheet.png", count=14)
+    if report.level == "FAIL":
+        if how != "pipe":  # reading would wait for ever: what the check is there for
+            with pytest.raises(UserError):
+                check_site(site, "hospital-a", TASK)
+    else:
+        assert len(load_site(site, "hospital-a", small_settings())["test"]), "what is no FAIL must train"
+
+
+MOVED = np.diag([0.5, 0.5, 3, 1.0])
+MOVED[0, 3] = 2
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "kind", "words"),
+    [
+        ("images", lambda a: np.stack([a, a], -1), "unreadable", "2D or 3D"),
+        ("images", lambda a: np.where(a == a.max(), np.nan, a), "not finite", "v1"),
+        ("images", lambda a: np.where(a == a.max(), np.inf, a), "not finite", "v1"),
+        ("masks", lambda a: np.where(a == 1, np.nan, a).astype(np.float32), "not finite", "v1"),
+        ("images", lambda a: a.astype(np.complex64), "unreadable", "complex64"),
+        ("images", lambda a: a * 0, "constant", "v1"),
+        ("masks", lambda a: a[:, :, :3], "size", "3 slices"),
+        ("masks", lambda a: (a, np.diag([0.5, 0.6, 3, 1])), "grid", "0.5 x 0.6 x 3 mm"),
+        ("masks", lambda a: (a, MOVED), "grid", "2 mm apart"),
+    ],
+    ids=["4D", "NaN", "inf", "NaN mask", "complex", "constant", "slices", "spacing", "origin"],
+)
+def test_spoiled_volume_is_the_one_finding(volumes, part, change, kind, words):
+    path = volumes / part / "v1.nii.gz"
+    changed = change(np.asanyarray(nibabel.load(path).dataobj))
+    write_volume(path, *(changed if isinstance(changed, tuple) else (changed,)))
+    report = check_folder(volumes, "hospital-v", PROSTATE)
+    assert_found(report, kind, "v1.nii.gz", words)
+    assert len(report.findings) == 1, report.findings
+
+
+@pytest.mark.parametrize("content", [b"", b"no volume", b"\x1f\x8b no gzip"])
+def test_no_nifti(volumes, content):
+    (volumes / "masks" / "v1.nii.gz").write_bytes(content)
+    assert_found(check_folder(volumes, "hospital-v", PROSTATE), "unreadable", "masks/v1.nii.gz")
+
+
+def test_volumes_pass_also_when_a_mask_is_stored_flipped(volumes):
+    """The same voxels, listed from right to left: the reader turns both, the grids are the same."""
+    path = volumes / "masks" / "v1.nii.gz"
+    array, affine = np.asanyarray(nibabel.load(path).dataobj), np.diag([-0.5, 0.5, 3, 1])
+    affine[0, 3] = 0.5 * (array.shape[0] - 1)
+    write_volume(path, array[::-1], affine)
+    report = check_folder(volumes, "hospital-v", PROSTATE)
+    assert report.level == "PASS", report.findings
+    assert format_reports([report]).startswith("PASS hospital-v: 12 pairs, 16x20, 5 slices, prostate 8.2 %\n")
+
+
+def test_clean_site_passes_with_any_names(site):
+    """Spaces and letters of any alphabet, hidden files, a link to a file: all fine. Progress counts the pairs."""
+    for i, name in enumerate(["with space", "größe", "眼底", "глаз"]):
+        for part in ("images", "masks"):
+            (site / part / f"case_{i:02d}.png").rename(site / part / f"{name}.png")
+    (site / "images" / ".DS_Store").write_text("x")
+    (site / "images" / "case_05.png").rename(site / "elsewhere.png")
+    (site / "images" / "case_05.png").symlink_to(site / "elsewhere.png")
+    done = []
+    report = check_folder(site, "hospital-a", TASK, done.append)
+    assert (report.level, report.pairs, report.findings) == ("PASS", 14, [])
+    assert sum(done) == 14
+    assert format_reports([report]).startswith("PASS hospital-a: 14 pairs, 40x40, disc ")
+    assert report.summary["labels"]["disc"] > report.summary["labels"]["cup"] > 0.01
+    json.dumps(report.summary)
+
+
+def test_each_file_is_decoded_once(site, monkeypatch):
+    opened = []
+    read = check_pair.read
+    monkeypatch.setattr(check_pair, "read", lambda path, name: opened.append(path) or read(path, name))
+    check_folder(site, "hospital-a", TASK)
+    assert len(opened) == len(set(opened)) == 28
+
+
+def test_channels_that_the_task_cannot_use(site):
+    report = check_folder(site, "a", dataclasses.replace(TASK, channels=2))
+    assert_found(report, "channels", "(14)", "images/case_00.png (3)", "and 9 more")
+    assert report.level == "FAIL"
+
+
+def test_missing_and_empty_folders(tmp_path):
+    (tmp_path / "images").mkdir()
+    report = check_folder(tmp_path, "a", TASK)
+    assert_found(report, "folder", "masks/")
+    (tmp_path / "masks").mkdir()
+    report = check_folder(tmp_path, "a", TASK)
+    assert_found(report, "no images", "images/")
+    assert_found(report, "too few", "0")
+    assert report.summary == {} and "FAIL a: 0 pairs" in format_reports([report])
+
+
+@pytest.mark.parametrize(("count", "kind", "level"), [(2, "too few", "FAIL"), (3, "few", "WARN"), (11, "few", "WARN")])
+def test_number_of_patients(tmp_path, count, kind, level):
+    write_site(tmp_path, count, 0)
+    report = check_folder(tmp_path, "a", TASK)
+    assert_found(report, kind, str(count))
+    assert report.level == level
+
+
+def test_empty_masks_and_class_balance(site):
+    masks = sorted((site / "masks").iterdir())
+    for path in masks:
+        save(path, np.pad(np.ones((39, 39), np.uint8), ((0, 1), (0, 1))))
+    assert_found(check_folder(site, "a", TASK), "balance", "disc has 95.1 %", "cup has 0.0 %")
+    for path in masks[:7]:
+        save(path, np.zeros((40, 40), np.uint8))
+    report = check_folder(site, "a", TASK)
+    assert_found(report, "empty", "(7)", "case_00.png", "case_04.png", "and 2 more")
+    assert "case_05.png" not in format_reports([report]), "five files are named"
+    assert report.summary["empty_masks"] == 7
+    for path in masks[7:]:
+        save(path, np.zeros((40, 40), np.uint8))
+    report = check_folder(site, "a", TASK)
+    assert_found(report, "all empty", "all 14 masks")
+    assert len(report.findings) == 1
+
+
+def test_copies_inside_a_site(site):
+    """By pixels, not bytes. The same mask: a WARN. Two masks for one image: a FAIL."""
+    for part in ("images", "masks"):
+        Image.open(site / part / "case_01.png").save(site / part / "again.bmp")
+    assert_found(check_folder(site, "a", TASK), "repeated", "images/case_01.png", "images/again.bmp")
+    Image.open(site / "masks" / "case_02.png").save(site / "masks" / "again.bmp")
+    report = check_folder(site, "a", TASK)
+    assert_found(report, "conflict", "images/case_01.png", "images/again.bmp")
+    assert report.level == "FAIL"
+
+
+def test_split_overlaps():
+    patients = ["p1", "p1", "p2", "p3"]
+    assert split_overlaps(patients, {"train": [0], "validation": [1, 2], "test": [3]}) == {
+        "p1": ["train", "validation"]
+    }
+    assert split_overlaps(patients, {"train": [0, 1], "validation": [2], "test": [3]}) == {}
+    names = [f"p{i // 3}" for i in range(60)]
+    assert split_overlaps(names, split_by_patient(names, 0, "a")) == {}
+
+
+def test_stored_splits(site):
+    names = [f"case_{i:02d}" for i in range(14)]
+    split = {"train": names[:8], "validation": names[8:11], "test": names[11:]}
+    path = site / "splits.json"
+    path.write_text(json.dumps(split))
+    assert check_folder(site, "a", TASK).level == "PASS"
+    path.write_text(json.dumps(split | {"test": [*names[11:], "case_00"]}))
+    assert_found(check_folder(site, "a", TASK), "overlap", "case_00 (train and test)")
+    path.write_text(json.dumps(split | {"test": [names[11], "gone"]}))
+    assert_found(check_folder(site, "a", TASK), "stale", "gone (not here)", "case_13 (in no part)")
+    for text in ("{", "[]", json.dumps(split | {"test": []}), json.dumps({"train": names}), "\udcff"):
+        path.write_bytes(text.encode("utf-8", "surrogateescape"))
+        assert_found(check_folder(site, "a", TASK), "splits", "splits.json")
+
+
+def test_sites_are_compared(tmp_path):
+    for i in range(3):
+        write_site(tmp_path / f"site-{i + 1}", 12, i)
+    reports = check_root(tmp_path, TASK)
+    assert [(r.site, r.level) for r in reports] == [("site-1", "PASS"), ("site-2", "PASS"), ("site-3", "PASS")]
+    assert format_reports(reports).endswith("3 sites: 3 PASS")
+    for part in ("images", "masks"):
+        Image.open(tmp_path / "site-1" / part / "case_03.png").save(tmp_path / "site-3" / part / "copy.bmp")
+    for path in (tmp_path / "site-2" / "images").iterdir():
+        save(path, np.asarray(Image.open(path)) // 8)
+    reports = check_root(tmp_path, TASK)
+    assert_found(reports[0], "elsewhere", "images/case_03.png", "site-3/images/copy.bmp")
+    assert_found(reports[2], "elsewhere", "images/copy.bmp", "site-1/images/case_03.png")
+    assert_found(reports[1], "far", "against median")
+    assert [len(r.findings) for r in reports] == [1, 1, 1]
+
+
+def test_roots(tmp_path):
+    for root in (tmp_path / "nowhere", tmp_path):
+        with pytest.raises(UserError):
+            check_root(root, TASK)
+    write_site(tmp_path / "bad name", 12, 0)
+    (report,) = check_root(tmp_path, TASK)
+    assert_found(report, "site name", "bad name")
+    assert_found(report, "one site")
+    (report,) = check_root(tmp_path / "bad name", TASK)
+    assert (report.site, report.level) == ("bad name", "PASS"), "a hospital checks its own folder"
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason=f"{SHARED} is missing")
+@pytest.mark.parametrize(("task", "pairs"), [("nuclei", [48] * 4), ("prostate", [6])])
+def test_real_sites_have_no_fail(task, pairs):
+    reports = check_root(SHARED / task, build_settings(task, "fedsm").task)
+    assert [r.pairs for r in reports] == pairs
+    assert all(r.level != "FAIL" for r in reports), format_reports(reports)
+
+
+def test_outline():
+    mask = np.zeros((6, 6), bool)
+    mask[1:5, 1:5] = True
+    assert outline(mask).sum() == 12 and not outline(mask)[2:4, 2:4].any()
+    assert not outline(np.ones((4, 4), bool)).any()
+
+
+def colours_of(path: Path) -> dict[tuple, int]:
+    """How often each colour occurs below the title."""
+    with Image.open(path) as sheet:
+        tiles = sheet.crop((0, HEADER, *sheet.size))
+        return {colour: n for n, colour in tiles.getcolors(1 << 24)}
+
+
+def test_contact_sheet(site):
+    """12 of 14 images in 3 rows of 4, with both labels' outlines; also when names are odd and files are bad."""
+    (site / "images" / "case_00.png").rename(site / "images" / "眼底 größe\udcff.png")
+    (site / "masks" / "case_00.png").rename(site / "masks" / "眼底 größe\udcff.png")
+    spoil(site, "truncated")
+    path = write_contact_sheet(site, "Krankenhaus Süd", TASK, site / "new" / "sheet.png")
+    with Image.open(path) as sheet:
+        assert sheet.size == (COLUMNS * (TILE + GAP) + GAP, HEADER + 3 * (TILE + CAPTION + GAP))
+    found = colours_of(path)
+    assert found[COLOURS[0]] > found[COLOURS[1]] > 500, "disc and cup"
+    assert COLOURS[3] in found, "the tile that says why"
+
+
+def test_contact_sheet_of_volumes_shows_the_largest_slice(volumes):
+    """9 x 10 of 16 x 20 voxels, enlarged to 20 -> TILE: the outline is as long as that slice's and no other's."""
+    path = write_contact_sheet(volumes, "v", PROSTATE, volumes / "sheet.png", count=1)
+    scale = TILE / 20
+    assert colours_of(path)[COLOURS[0]] == pytest.approx(2 * (9 + 10) * scale, rel=0.05)
+
+
+def test_contact_sheet_without_images_or_place(tmp_path):
+    with Image.open(write_contact_sheet(tmp_path, "empty", TASK, tmp_path / "sheet.png")) as sheet:
+        assert sheet.height == HEADER
+    with pytest.raises(UserError, match="cannot be written"):
+        write_contact_sheet(tmp_path, "empty", TASK, tmp_path / "sheet.png" / "below.png")
