@@ -61,27 +61,29 @@ def _run(args: argparse.Namespace) -> int:
 
     out = args.out
     if args.resume:
-        fixed = [n for n in (*_JOB_OPTIONS, "data") if n != "rounds" and getattr(args, n) is not None]
+        fixed = [n for n in _JOB_OPTIONS if n != "rounds" and getattr(args, n) is not None]
         if fixed:
             option = "--set" if fixed[0] == "overrides" else "--" + fixed[0].replace("_", "-")
             raise UserError(
-                f"--resume goes on with the run's own settings: leave out {option} (only --rounds may change)"
+                f"--resume goes on with the run's own settings: leave out {option} (--rounds and --data may change)"
             )
         earlier = simulate.load_run(out)
         changes = {} if args.rounds is None else {"rounds": args.rounds}
-        settings, data = JobSettings.from_dict(earlier["settings"] | changes), Path(earlier["data"])
-        args.threads = args.threads or earlier["threads"]
+        settings, data = JobSettings.from_dict(earlier["settings"] | changes), args.data or Path(earlier["data"])
+        if args.threads is None:
+            args.threads = earlier["threads"]
     else:
         if args.data is None:
             raise UserError("--data is missing: a folder with one sub-folder a site; see `fedsm run --help`")
         settings, data = _settings(args), args.data
     sites = simulate.check_data(data, settings)
-    threads = args.threads or len(sites)
+    threads = len(sites) if args.threads is None else args.threads
     if not 1 <= threads <= len(sites):
         raise UserError(f"--threads must be between 1 and the number of sites ({len(sites)}), got {threads}")
     simulate.prepare_folder(out, args.resume, args.force)
     try:
-        results = simulate.simulate(settings, data, sites, out, threads, args.resume)
+        with simulate.stop_signals():
+            results = simulate.simulate(settings, data, sites, out, threads, args.resume)
     except KeyboardInterrupt:
         print(
             f"\nstopped; {simulate.last_checkpoint(out)}\ngo on with: fedsm run --resume --out {out}", file=sys.stderr
@@ -100,7 +102,10 @@ def _job_export(args: argparse.Namespace) -> int:
     name = args.name or f"{settings.method.replace('-', '_')}_{settings.task.name}"
     from app_fedsm.recipe import FedSMRecipe
 
-    FedSMRecipe(settings, name, byoc=args.byoc).export(str(args.out))
+    try:
+        FedSMRecipe(settings, name, args.resume_from, args.byoc).export(str(args.out))
+    except (ValueError, RuntimeError) as e:  # FLARE's words on names and on folders that are not ours
+        raise UserError(str(e).splitlines()[0]) from e
     print(args.out / name)
     return 0
 
@@ -121,8 +126,9 @@ def _data_synth(args: argparse.Namespace) -> int:
 
     from fedsm.data.synthetic import write_sites
 
-    if args.sites < 2:
-        raise UserError(f"--sites must be at least 2, got {args.sites}")
+    for name, least in (("sites", 2), ("seed", 0), ("images", 1), ("size", 32)):
+        if getattr(args, name) < least:
+            raise UserError(f"--{name} must be at least {least}, got {getattr(args, name)}")
     if args.out.exists() and any(args.out.iterdir()) and not args.force:
         raise UserError(f"{args.out} is not empty; choose another folder or --force")
     with tqdm(desc="drawing", unit="image") as bar:
@@ -191,6 +197,9 @@ def build_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     export.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the job folder is put")
     export.add_argument("--name", help="the job's name (default: <method>_<task>)")
+    export.add_argument(
+        "--resume-from", default="", metavar="DIR", help="checkpoints folder on the server to go on from"
+    )
     export.add_argument("--byoc", action="store_true", help="carry the code inside the job")
     _add_job_options(export)
     export.set_defaults(do=_job_export)
@@ -250,6 +259,15 @@ def main(argv: list[str] | None = None) -> int:
     except UserError as e:
         print(f"fedsm: error: {e}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # `fedsm ... | head`
+        sys.stderr.close()
+        return 0
+    except OSError as e:
+        print(f"fedsm: error: {e.filename or ''}: {e.strerror or e}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":

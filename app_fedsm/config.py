@@ -23,7 +23,10 @@ def _load(what: str, name: str) -> dict:
     known = available(what)
     if name not in known:
         raise UserError(f"unknown {what[:-1]} {name!r}; known: {', '.join(known)}")
-    return yaml.safe_load((resources.files("app_fedsm") / what / f"{name}.yaml").read_text())
+    try:
+        return yaml.safe_load((resources.files("app_fedsm") / what / f"{name}.yaml").read_text("utf-8"))
+    except yaml.YAMLError as e:
+        raise UserError(f"{what[:-1]} {name!r}: its file is no YAML: {' '.join(str(e).split())}") from e
 
 
 def build_settings(

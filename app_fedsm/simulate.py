@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -16,7 +19,7 @@ from tqdm import tqdm
 from app_fedsm.workspace import prepare_workspace
 from fedsm.data.site_folder import check_site, list_pairs, list_sites
 from fedsm.errors import UserError
-from fedsm.nets import build_unet
+from fedsm.nets import try_networks
 from fedsm.server.checkpoint import FOLDER, write_json
 from fedsm.settings import JobSettings
 from fedsm.tracks import check_tracks
@@ -29,7 +32,7 @@ _PORT_LOST = b"[Errno 98] Address already in use"
 _RUN = "run.json"
 _PRODUCTS = ("results.json", "super_model", FOLDER, "tb_events", "progress.jsonl")
 _EARLIER = "results.earlier.json"
-_OWN = (*_PRODUCTS, _EARLIER, _RUN, LOG, "job", "workspace", "site_state")
+_OWN = (*_PRODUCTS, f"{FOLDER}.earlier", _EARLIER, _RUN, LOG, "job", "workspace", "site_state")
 
 
 class SimulationFailed(Exception):
@@ -44,7 +47,7 @@ def check_data(root: Path, settings: JobSettings) -> list[str]:
     """
     sites = list_sites(root)
     check_tracks(settings, sites)
-    build_unet(settings.task)
+    try_networks(settings, len(sites))
     counts = {site: len(list_pairs(root / site, site)) for site in sites}
     for site, pairs in counts.items():
         if pairs < 3:
@@ -73,16 +76,16 @@ def prepare_folder(out: Path, resume: bool, force: bool) -> None:
     if held and not force:
         raise UserError(f"{out} already holds a run ({held[0]}); choose another --out, or --resume it, or --force")
     for name in held:
-        path = out / name
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        _remove(out / name)
     out.mkdir(parents=True, exist_ok=True)
 
 
 def load_run(out: Path) -> dict:
     """What an earlier `fedsm run` wrote about itself: `data`, `settings`, `threads`."""
     try:
-        return json.loads((out / _RUN).read_text())
-    except (OSError, ValueError) as e:
+        run = json.loads((out / _RUN).read_text())
+        return {key: run[key] for key in ("data", "settings", "threads")}
+    except (OSError, ValueError, KeyError, TypeError) as e:
         raise UserError(f"{out} holds no run to resume ({_RUN} cannot be read)") from e
 
 
@@ -116,7 +119,8 @@ def simulate(settings: JobSettings, root: Path, sites: list[str], out: Path, thr
     for attempt in range(1 + RESTARTS):
         resume_from = str(out / FOLDER) if resume else ""
         FedSMRecipe(settings, name, resume_from).export(str(out / "job"))
-        prepare_workspace(workspace, root, threads, out / "site_state")
+        # Threads by the number of sites, not of those that run at once: sums in torch depend on the threads.
+        prepare_workspace(workspace, root, len(sites), out / "site_state")
         command = [sys.executable, "-m", "nvflare.cli", "simulator", str(out / "job" / name)]
         command += ["-w", str(workspace), "-c", ",".join(sites), "-t", str(threads), "-l", "full"]
         failure = _run_once(command, out, settings.rounds)
@@ -138,11 +142,41 @@ def _run_once(command: list[str], out: Path, rounds: int) -> str | bytes | None:
         process = subprocess.Popen(
             command, stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True
         )
+    family = _Family(process)
     try:
-        return _watch(process, _server_folder(out / "workspace") / "progress.jsonl", rounds, log, beginning)
+        return _watch(family, _server_folder(out / "workspace") / "progress.jsonl", rounds, log, beginning)
     finally:
-        _stop(process)
-        _collect(out)
+        with _undisturbed():
+            family.stop()
+            _collect(out)
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[None]:
+    """Lets a request to end the process (`kill`, a closed terminal) stop a run as Ctrl-C does."""
+
+    def interrupt(number, frame):
+        raise KeyboardInterrupt
+
+    names = (signal.SIGTERM, signal.SIGHUP)
+    earlier = [signal.signal(name, interrupt) for name in names]
+    try:
+        yield
+    finally:
+        for name, handler in zip(names, earlier, strict=True):
+            signal.signal(name, handler)
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """A second Ctrl-C does not cut short the stopping of processes and the saving of checkpoints."""
+    names = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    earlier = [signal.signal(name, signal.SIG_IGN) for name in names]
+    try:
+        yield
+    finally:
+        for name, handler in zip(names, earlier, strict=True):
+            signal.signal(name, handler)
 
 
 def last_checkpoint(out: Path) -> str:
@@ -155,13 +189,13 @@ def _server_folder(workspace: Path) -> Path:
     return workspace / "server" / "simulate_job"
 
 
-def _watch(process: subprocess.Popen, progress: Path, rounds: int, log: Path, beginning: int) -> str | bytes | None:
+def _watch(family: _Family, progress: Path, rounds: int, log: Path, beginning: int) -> str | bytes | None:
     """Follows the server's progress until the process ends or cannot go on; returns why it failed, if it did."""
     events, lines = _Tail(progress), _Tail(log, beginning)
     failure = None
     with tqdm(total=rounds, unit="round", desc="starting") as bar:
         while True:
-            running = process.poll() is None
+            running = family.look()
             for line in events.read():
                 failure = _show(bar, json.loads(line)) or failure
             if any(_PORT_LOST in line for line in lines.read()):
@@ -206,20 +240,32 @@ def _show(bar: tqdm, event: dict) -> str | None:
     return None
 
 
-def _stop(process: subprocess.Popen) -> None:
-    """Ends the simulator and all that it started. Its workers lead sessions of their own: go by parentage."""
-    try:
-        family = [p := psutil.Process(process.pid), *p.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return
-    for signal_it in (psutil.Process.terminate, psutil.Process.kill):
-        for member in family:
-            try:
-                signal_it(member)
-            except psutil.NoSuchProcess:
-                pass
-        _, family = psutil.wait_procs(family, timeout=5)
-    process.wait()
+class _Family:
+    """The simulator and all that it started, remembered while it lives: orphans could not be found later."""
+
+    def __init__(self, process: subprocess.Popen):
+        self._process = process
+        self._members: dict[int, psutil.Process] = {}
+
+    def look(self) -> bool:
+        """Takes note of new members; False when the simulator has ended."""
+        try:
+            parent = psutil.Process(self._process.pid)
+            self._members |= {p.pid: p for p in [parent, *parent.children(recursive=True)]}
+        except psutil.NoSuchProcess:
+            pass
+        return self._process.poll() is None
+
+    def stop(self) -> None:
+        """Ends them all. The simulator's workers lead sessions of their own: a process group would miss them."""
+        self.look()
+        alive = [p for p in self._members.values() if p.is_running()]
+        for end in (psutil.Process.terminate, psutil.Process.kill):
+            for member in alive:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    end(member)
+            _, alive = psutil.wait_procs(alive, timeout=5)
+        self._process.wait()
 
 
 def _collect(out: Path) -> None:
@@ -237,6 +283,11 @@ def _collect(out: Path) -> None:
             continue  # killed before its first checkpoint: the earlier ones are all there is
         earlier = target.with_name(f"{name}.earlier")
         if target.exists():
+            _remove(earlier)  # of a move that was killed: `target` came after it
             os.replace(target, earlier)
         shutil.move(source / name, target)
-        shutil.rmtree(earlier) if earlier.is_dir() else earlier.unlink(missing_ok=True)
+        _remove(earlier)
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)

@@ -16,6 +16,17 @@ from fedsm.errors import UserError
 GAMMAS = (0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.999, 1.0)
 
 
+# What a setting's annotation asks for, as it comes from JSON or YAML.
+_KINDS: dict[str, tuple] = {
+    "int": (int,),
+    "float": (float, int),
+    "str": (str,),
+    "bool": (bool,),
+    "dict": (dict,),
+    "list": (list,),
+}
+
+
 def _build(cls, values: dict, where: str):
     """Builds a dataclass from a plain dict; an unknown or missing key is a `UserError`."""
     if not isinstance(values, dict):
@@ -31,6 +42,10 @@ def _build(cls, values: dict, where: str):
     ]
     if missing:
         raise UserError(f"{where}: setting {missing[0]!r} is missing")
+    for name, value in values.items():
+        kinds = _KINDS.get(str(known[name].type).partition("[")[0], (TaskSettings,))
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            raise UserError(f"{where}: setting {name!r} must be {kinds[0].__name__}, got {value!r}")
     return cls(**values)
 
 
@@ -62,6 +77,9 @@ class TaskSettings:
     def __post_init__(self):
         if self.channels < 1 or not self.labels:
             raise UserError(f"task {self.name!r}: needs at least one channel and one label")
+        for label, values in [*self.labels.items(), ("background", self.background)]:
+            if not isinstance(values, list) or not values or not all(isinstance(v, int) for v in values):
+                raise UserError(f"task {self.name!r}: label {label!r} must be a list of mask values, got {values!r}")
         if self.intensity not in ("unit", "percentiles"):
             raise UserError(f"task {self.name!r}: intensity must be 'unit' or 'percentiles'")
 
@@ -122,12 +140,13 @@ class JobSettings:
             value = getattr(self, name)
             if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
                 raise UserError(f"{name} must be a positive number, got {value!r}")
-        steps = 2 ** (len(self.task.unet.get("channels", (0,) * 5)) - 1)
-        if self.size < 32 or self.size % steps:
-            raise UserError(f"size must be at least 32 and a multiple of {steps} for this U-Net, got {self.size}")
+        if self.size < 32:
+            raise UserError(f"size must be at least 32 pixels, got {self.size}")
+        if not all(isinstance(spec, dict) for spec in self.tracks.values()):
+            raise UserError("tracks must map a name to its kind and options")
         if self.keep_checkpoints < 1:
             raise UserError(f"keep_checkpoints must be at least 1, got {self.keep_checkpoints}")
-        if not self.gammas or any(not 0 <= g <= 1 for g in self.gammas):
+        if not self.gammas or not all(isinstance(g, (int, float)) and 0 <= g <= 1 for g in self.gammas):
             raise UserError("gammas must be numbers in [0, 1]")
 
     @classmethod
@@ -138,8 +157,8 @@ class JobSettings:
             UserError: unknown, missing or impossible setting.
         """
         values = dict(values)
-        values["task"] = _build(TaskSettings, values.get("task"), "task")
-        return _build(cls, values, "job")
+        task = _build(TaskSettings, values.pop("task", None), "task")
+        return _build(cls, values | {"task": task}, "job")
 
     def to_dict(self) -> dict:
         """The plain dict of which `from_dict` makes the same settings again."""

@@ -47,13 +47,28 @@ def remove_images(root):
         (None, ["--method", "magic"], ["unknown method 'magic'", "fedsm"]),
         (None, ["--selector", "coin"], ["unknown selector 'coin'", "statistics"]),
         (None, ["--rounds", "0"], ["rounds"]),
-        (None, ["--size", "33"], ["size must be"]),
+        (None, ["--size", "33"], ["size must be a multiple"]),
+        (None, ["--size", "16"], ["size must be at least 32"]),
         (None, ["--lr", "-1"], ["lr must be"]),
         (None, ["--threads", "3"], ["--threads", "(2)"]),
         (None, ["--min-sites", "3"], ["min_sites is 3"]),
         (None, ["--set", "no_such=1"], ["unknown setting 'no_such'"]),
         (None, ["--set", "task.unet.depth=1"], ["unknown unet setting"]),
         (None, ["--set", "nonsense"], ["KEY=VALUE"]),
+        (None, ["--threads", "0"], ["--threads"]),
+        (None, ["--set", "size=abc"], ["'size' must be int"]),
+        (None, ["--set", "seed=abc"], ["'seed' must be int"]),
+        (None, ["--set", "rounds=true"], ["'rounds' must be int"]),
+        (None, ["--set", "gammas=0.5"], ["'gammas' must be list"]),
+        (None, ["--set", "gammas=[a]"], ["gammas must be numbers"]),
+        (None, ["--set", "task.labels={disc: 1}"], ["label 'disc'"]),
+        (None, ["--set", "task.unet=[1]"], ["'unet' must be dict"]),
+        (None, ["--set", "task.unet.norm=FOO"], ["no network of these settings"]),
+        (None, ["--set", "task.unet.channels=[4,8,8,8,8,8]"], ["no network of these settings"]),
+        (None, ["--set", "task.unet.strides=[4,4]", "--size", "40"], ["unet needs 1 strides"]),
+        (None, ["--set", "task.selector_net.head=foo"], ["selector head"]),
+        (None, ["--set", "tracks.personal=1"], ["tracks must map"]),
+        (None, ["--set", "tracks.selector.kind=[1]"], ["unknown kind"]),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(root, tmp_path, capsys, damage, extra, words):
@@ -94,7 +109,27 @@ def test_help(command, capsys):
 def test_synth_refuses_a_folder_that_is_not_empty(root, capsys):
     assert main(["data", "synth", str(root)]) == 2
     assert "not empty" in capsys.readouterr().err
-    assert main(["data", "synth", str(root / "new"), "--sites", "1"]) == 2
+    for option in ("--sites", "--seed", "--size"):
+        assert main(["data", "synth", str(root / "new"), option, "-1"]) == 2
+
+
+def test_a_file_where_a_folder_is_expected_is_one_line(root, tmp_path, capsys):
+    file = tmp_path / "file"
+    file.write_text("x")
+    common = ["--task", "retinal", "--size", "32", "--set", "task.unet.channels=[4,8]"]
+    for arguments in (
+        ["run", *common, "--data", str(root), "--out", str(file)],
+        ["run", *common, "--data", str(root), "--out", str(file / "below")],
+        ["run", *common, "--data", str(file), "--out", str(tmp_path / "o")],
+        ["data", "synth", str(file)],
+        ["workspace", str(file), "--data", str(root)],
+        ["job", "export", *common, "--out", str(file)],
+        ["job", "export", *common, "--name", "../x", "--out", str(tmp_path / "jobs")],
+    ):
+        assert main(arguments) == 2, arguments
+        err = capsys.readouterr().err
+        assert err.startswith("fedsm: error: ") and err.count("\n") == 1, arguments
+    assert file.read_text() == "x"
 
 
 def test_workspace_prints_the_command(root, tmp_path, capsys):

@@ -128,8 +128,7 @@ def test_plain_nvflare_simulator_with_fewer_threads_than_sites(tmp_path, data_ro
     assert_equals_plain_loop(folder, data_root, rounds=2)
 
 
-def test_ctrl_c_stops_everything_and_resume_gives_the_same_weights(tmp_path, data_root):
-    out = tmp_path / "out"
+def start_and_wait_for_round_1(out: Path, data_root: Path) -> subprocess.Popen:
     command = [sys.executable, "-m", "app_fedsm.cli", "run", *SMALL, "--data", str(data_root), "--out", str(out)]
     process = subprocess.Popen(
         [*command, "--rounds", "4", "--selector", "gradient"], stderr=subprocess.PIPE, text=True, env=os.environ
@@ -140,6 +139,47 @@ def test_ctrl_c_stops_everything_and_resume_gives_the_same_weights(tmp_path, dat
         if progress.is_file() and '"round": 1,' in progress.read_text():
             break
         time.sleep(0.02)
+    return process
+
+
+@pytest.mark.slow
+def test_kill_9_of_everything_and_resume_gives_the_same_weights(tmp_path, data_root):
+    """The command and every FLARE process are killed at once, as by a power cut."""
+    out = tmp_path / "out"
+    process = start_and_wait_for_round_1(out, data_root)
+    for victim in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
+        victim.kill()
+    process.communicate(timeout=30)
+    assert not (out / "results.json").exists()
+    assert main(["run", "--resume", "--out", str(out)]) == 0
+    assert_equals_plain_loop(out, data_root, rounds=4)
+
+
+@pytest.mark.slow
+def test_a_killed_simulator_leaves_no_orphans(tmp_path, data_root):
+    """The simulator's parent process is killed, as for want of memory: its workers do not go on by themselves."""
+    out = tmp_path / "out"
+    process = start_and_wait_for_round_1(out, data_root)
+    simulator = psutil.Process(process.pid).children()[0]
+    simulator.kill()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1 and "last checkpoint" in err
+    assert not processes_of(out)
+
+
+@pytest.mark.slow
+def test_sigterm_stops_like_ctrl_c(tmp_path, data_root):
+    out = tmp_path / "out"
+    process = start_and_wait_for_round_1(out, data_root)
+    process.terminate()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and "last checkpoint" in err
+    assert not processes_of(out)
+
+
+def test_ctrl_c_stops_everything_and_resume_gives_the_same_weights(tmp_path, data_root):
+    out = tmp_path / "out"
+    process = start_and_wait_for_round_1(out, data_root)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     if process.returncode == 0:

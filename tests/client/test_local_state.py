@@ -27,6 +27,14 @@ def test_loads_the_newest_before_a_round_and_keeps_two(tmp_path):
     assert LocalState(tmp_path, "other run").load(before=9) == (0, {})
 
 
+def test_a_site_that_missed_a_round_keeps_what_a_resumed_server_needs(tmp_path):
+    """Rounds 1, 2 and 4; the server goes on after round 3: the moments of round 2 are the ones."""
+    local = LocalState(tmp_path, "run")
+    for number in (1, 2, 4):
+        local.save(number, state(number))
+    assert local.load(before=4)[0] == 2
+
+
 def test_a_lost_future_is_dropped(tmp_path):
     local = LocalState(tmp_path, "run")
     for number in (4, 5, 4):

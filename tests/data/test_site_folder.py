@@ -1,12 +1,15 @@
 """What is wrong with a site's folder is said in one line that names site, file and remedy."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from app_fedsm.config import build_settings
-from fedsm.data.dataset import load_site, scale_intensity, to_tensors
+from fedsm.data.dataset import load_site, to_tensors
+from fedsm.data.intensity import IntensityError, scale_intensity
 from fedsm.data.site_folder import check_site, list_pairs, list_sites
 from fedsm.data.split import derive_seed, split_by_patient
 from fedsm.errors import UserError
@@ -80,16 +83,21 @@ def test_missing_and_empty_folders(tmp_path):
     write_site(tmp_path / "one", 3, 0)
     with pytest.raises(UserError, match="only 'one'"):
         list_sites(tmp_path)
-    (tmp_path / "two" / "images").mkdir(parents=True)
-    assert list_sites(tmp_path) == ["one", "two"]
+    (tmp_path / "two").mkdir()
+    assert list_sites(tmp_path) == ["one", "two"], "every sub-folder is a site: none is left out in silence"
+    with pytest.raises(UserError, match="images is missing"):
+        list_pairs(tmp_path / "two", "two")
+    (tmp_path / "two" / "images").mkdir()
     with pytest.raises(UserError, match="masks is missing"):
         list_pairs(tmp_path / "two", "two")
     (tmp_path / "two" / "masks").mkdir()
     with pytest.raises(UserError, match="no images in"):
         list_pairs(tmp_path / "two", "two")
-    write_site(tmp_path / "bad name", 3, 0)
-    with pytest.raises(UserError, match="rename the folder"):
-        list_sites(tmp_path)
+    for name in ("bad name", "hospital.a", "server"):
+        write_site(tmp_path / name, 3, 0)
+        with pytest.raises(UserError, match="rename the folder"):
+            list_sites(tmp_path)
+        shutil.rmtree(tmp_path / name)
 
 
 def test_sites_are_in_natural_order(tmp_path):
@@ -120,6 +128,10 @@ def test_intensity():
     assert scale_intensity(np.array([0, 65535], np.int32), "unit").tolist() == [0, 1]
     assert scale_intensity(np.array([0.0, 0.5]), "unit").tolist() == [0, 0.5]
     assert scale_intensity(np.array([0.0, 127.5]), "unit").tolist() == [0, 0.5]
+    assert scale_intensity(np.array([0, 255], np.int16), "unit").tolist() == [0, 1], "a NIfTI of 8-bit values"
+    for odd in (np.array([-1.0, 0.5]), np.array([0.0, 4095.0])):
+        with pytest.raises(IntensityError, match="percentiles"):
+            scale_intensity(odd, "unit")
     ramp = scale_intensity(np.arange(0, 1001, dtype=np.float32) * 3, "percentiles")
     assert ramp[0] == 0 and ramp[-1] == 1
     assert ramp[500] == pytest.approx(0.5, abs=1e-3)
@@ -178,3 +190,15 @@ def test_batches_cover_everything_once_in_a_seeded_order(site):
 def test_derived_seeds_are_stable():
     """The same on every machine and Python: a changed value would change every split ever written."""
     assert derive_seed(0, "site-1", "split") == 8233345998232813117
+
+
+def test_a_mask_that_lies_elsewhere_is_refused(tmp_path):
+    """Image and mask of one size whose affines differ: turned to RAS they would be flipped apart."""
+    import nibabel
+
+    task = build_settings("prostate", "fedsm", size=32).task
+    for part, affine in (("images", np.diag([-1.0, -1.0, 1.0, 1.0])), ("masks", np.eye(4))):
+        (tmp_path / part).mkdir()
+        nibabel.save(nibabel.Nifti1Image(np.zeros((8, 8, 3), np.int16), affine), tmp_path / part / "p1.nii.gz")
+    with pytest.raises(UserError, match="does not lie on its image"):
+        check_site(tmp_path, "mr", task)

@@ -131,6 +131,11 @@ def test_damaged_tensors_are_refused_and_change_nothing(aggregator, how, reason)
         ({"reports": {"global": {"score": 0.5, "images": 400}}}, "malformed"),
         ({"reports": {"nonsense": {}}}, "malformed"),
         ({"reports": "good"}, "malformed"),
+        ({"reports": {"global": {"score": 0.5, "images": 4, "accuracies": 5}, "selector": 3}}, "malformed"),
+        ({"losses": "low"}, "losses are malformed"),
+        ({"losses": {"global": "low"}}, "no finite number"),
+        ({"losses": {"global": float("nan")}}, "no finite number"),
+        ({"losses": {"secret": 0.5}}, "losses are malformed"),
     ],
 )
 def test_damaged_meta_is_refused(aggregator, changes, reason):
@@ -165,3 +170,32 @@ def test_a_site_that_did_not_register_is_refused(aggregator):
     del aggregator.registered["site-3"]
     assert not aggregator.accept(update(aggregator), context("site-3"))
     assert "registered None" in aggregator.refused["site-3"]
+
+
+def test_statistics_must_be_of_the_sites_images():
+    """n = 0 would be divided by after the last round, and n = 10^9 would own the covariance."""
+    aggregator = SoftPullAggregator()
+    aggregator.bind(server_tracks(small_settings(selector="statistics"), SITES), SITES)
+    for n, good in ((0.0, False), (1e9, False), (10.0, True)):
+        aggregator.begin(exchange.REGISTER, 0)
+        sums = {k: torch.ones_like(v) for k, v in aggregator.tracks["selector"].registration_template().items()}
+        shareable = exchange.pack({"selector": sums | {"n": torch.tensor(n)}}, {"round": 0, "images": IMAGES})
+        assert aggregator.accept(shareable, context("site-1")) is good
+
+
+@pytest.mark.parametrize("accuracies", [None, 5, [0.5], [0.5, 0.5, 2.0], ["a", "b", "c"]])
+def test_accuracies_must_be_one_a_shrinkage(accuracies):
+    aggregator = SoftPullAggregator()
+    aggregator.bind(server_tracks(small_settings(selector="statistics"), SITES), SITES)
+    aggregator.registered["site-1"] = IMAGES
+    aggregator.begin(exchange.VALIDATE, 3)
+    report = {"score": 0.5, "images": 4, "accuracies": accuracies}
+    shareable = exchange.pack({}, {"round": 3, "images": IMAGES, "reports": {"selector": report}})
+    assert not aggregator.accept(shareable, context("site-1"))
+    assert "accuracies" in aggregator.refused["site-1"]
+
+
+def test_an_answer_that_breaks_the_check_itself_is_refused(aggregator, monkeypatch):
+    monkeypatch.setattr(aggregator, "_meta_problem", lambda *a: 1 / 0)
+    assert not aggregator.accept(update(aggregator), context("site-1"))
+    assert aggregator.refused["site-1"] == "malformed answer (ZeroDivisionError)"

@@ -1,6 +1,7 @@
 """What the sites may do wrong, through the real controller and task server; and stopping and going on."""
 
 import json
+import logging
 import threading
 import time
 
@@ -158,6 +159,49 @@ def test_client_tasks_hold_each_entry_once():
     assert len(entries) == 1
 
 
+def test_a_round_that_diverges_costs_the_site_that_round_only(tmp_path, data_root, monkeypatch):
+    """NaN weights are neither sent nor kept: the next round goes on from the last good moments."""
+
+    def poison(site, task, shareable, work):
+        if site.name == "site-2" and task == exchange.TRAIN and in_round(shareable) == 2:
+            trainer = site.executor._trainer
+            parameter = next(iter(trainer.tracks["personal"].net.parameters()))
+            hook = parameter.register_hook(lambda g: g * float("nan"))
+            result = work()
+            hook.remove()
+            return result
+        return work()
+
+    federation = Federation(tmp_path, data_root, small_settings(rounds=4), SITES, fault=poison).run()
+    history = results_of(federation)["validation"]["history"]
+    assert "diverged in round 2" in history[1]["missing"]["site-2"]
+    assert [row["answered"] for row in history[2:]] == [SITES, SITES]
+
+
+def test_a_round_that_fails_midway_leaves_no_half_advanced_moments(tmp_path, data_root):
+    """The same failure in round 2, once with the process kept and once with a new one: the same weights."""
+    runs = []
+    for restart in (False, True):
+
+        def fault(site, task, shareable, work, restart=restart):
+            if site.name == "site-1" and task == exchange.TRAIN and in_round(shareable) == 2:
+                track = site.executor._trainer.tracks["personal"]
+                step, calls = track.step, iter(range(99))
+                track.step = lambda x, y: 1 / 0 if next(calls) == 1 else step(x, y)
+                result = work()
+                track.step = step
+                if restart:
+                    site.restart()
+                return result
+            return work()
+
+        folder = tmp_path / str(restart)
+        runs.append(Federation(folder, data_root, small_settings(rounds=4), SITES, fault=fault).run())
+    a, b = (last_weights(run.run_folder) for run in runs)
+    for model in a:
+        assert largest_difference(a[model], b[model]) == 0, model
+
+
 @pytest.mark.parametrize("selector", ["statistics", "gradient"])
 def test_restarted_sites_give_the_same_weights(tmp_path, data_root, selector):
     """A new process for every task, as with fewer simulator threads than sites: Adam's moments come from disk."""
@@ -210,6 +254,14 @@ def test_resume_from_other_sites_or_nothing_is_refused(tmp_path, data_root):
     source = str(run.run_folder / "checkpoints")
     other = Federation(tmp_path / "b", data_root, small_settings(rounds=2), SITES[:2], resume_from=source).run()
     assert "site-1, site-2, site-3" in other.panic
+    for change, words in (({"rounds": 1, "lr": 0.5}, "'lr' setting"), ({"seed": 9}, "'seed' setting")):
+        job = small_settings(**({"rounds": 2} | change))
+        refused = Federation(tmp_path / words[:4], data_root, job, SITES, resume_from=source).run()
+        assert words in refused.panic
+    longer = Federation(tmp_path / "d", data_root, small_settings(rounds=2), SITES, resume_from=source).run()
+    back = str(longer.run_folder / "checkpoints")
+    shorter = Federation(tmp_path / "e", data_root, small_settings(rounds=1), SITES, resume_from=back).run()
+    assert "2 rounds are done already" in shorter.panic
     nothing = Federation(tmp_path / "c", data_root, small_settings(), SITES, resume_from=str(tmp_path / "no")).run()
     assert "no checkpoint" in nothing.panic
 
@@ -223,7 +275,7 @@ def test_lam_one_is_local_training(tmp_path, data_root):
     assert largest_difference(a["personal.site-1"], b["personal.site-1"]) == 0
 
 
-def test_nothing_but_numbers_leaves_a_site(tmp_path, data_root):
+def test_nothing_but_numbers_leaves_a_site(tmp_path, data_root, caplog):
     """No file name and no path in anything the server receives or writes, even when a site fails over a file."""
     received = []
 
@@ -237,6 +289,9 @@ def test_nothing_but_numbers_leaves_a_site(tmp_path, data_root):
 
     federation = Federation(tmp_path, data_root, small_settings(rounds=1), SITES, fault=fault).run()
     assert results_of(federation)["validation"]["history"][0]["missing"] == {"site-2": "not registered"}
+    errors = [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR]
+    assert errors and not any("secret_folder" in e for e in errors), "kits stream the log of errors to the server"
+    assert "secret_folder" in caplog.text, "the site's own log names the folder"
     written = [p.read_text(errors="ignore") for p in federation.run_folder.rglob("*") if p.is_file()]
     for text in received + written:
         assert "secret_folder" not in text

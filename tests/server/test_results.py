@@ -27,10 +27,10 @@ def part(images, global_, personal_a, personal_b, by_gamma, selected) -> dict:
 
 
 def evaluations() -> dict:
-    selected = {"global": 0, "personal.a": 1, "personal.b": 3}
+    small, large = {"global": 0, "personal.a": 1, "personal.b": 3}, {"global": 0, "personal.a": 2, "personal.b": 10}
     return {
-        "a": {p: part(4, 0.5, 0.8, 0.2, (0.7, 0.8, 0.5), selected) for p in ("validation", "test")},
-        "b": {p: part(12, 0.6, 0.1, 0.9, (0.9, 0.8, 0.6), selected) for p in ("validation", "test")},
+        "a": {p: part(4, 0.5, 0.8, 0.2, (0.7, 0.8, 0.5), small) for p in ("validation", "test")},
+        "b": {p: part(12, 0.6, 0.1, 0.9, (0.9, 0.8, 0.6), large) for p in ("validation", "test")},
     }
 
 
@@ -66,21 +66,33 @@ def test_a_site_that_did_not_answer_is_none_and_does_not_count():
     assert test["global"]["client_avg"] == 0.5
 
 
+MODELS = ["global", "personal.a", "personal.b", "selector"]
+COUNTS = {"train": 8, "validation": 4, "test": 4}
+
+
 @pytest.mark.parametrize("bad", [None, {}, {"validation": 3}, "rubbish"])
 def test_malformed_evaluations_are_refused(bad):
-    assert evaluation_problem(bad, settings(), SITES, ["global"])
+    assert evaluation_problem(bad, settings(), SITES, MODELS, COUNTS)
 
 
-def test_impossible_values_are_refused():
-    models = ["global", "personal.a", "personal.b"]
-    assert evaluation_problem(evaluations()["a"], settings(), SITES, models) is None
-    for damage in (
+@pytest.mark.parametrize(
+    "damage",
+    [
         lambda e: e["test"]["dice"]["global"].update(disc=float("nan")),
         lambda e: e["test"]["dice"]["global"].update(disc=1.2),
+        lambda e: e["test"]["dice"]["global"].pop("cup"),
         lambda e: e["test"]["dice"].pop("personal.b"),
         lambda e: e["test"]["gammas"].pop(),
+        lambda e: e["test"].update(gammas=[]),
         lambda e: e["test"].update(images=0),
-    ):
-        e = evaluations()["a"]
-        damage(e)
-        assert evaluation_problem(e, settings(), SITES, models)
+        lambda e: e["test"].update(images=10**9),
+        lambda e: e["test"]["argmax"].update(a=10**6),
+        lambda e: e["test"]["gammas"][0].pop("selected"),
+        lambda e: e["test"]["gammas"][0].update(selected={"global": 4}),
+    ],
+)
+def test_impossible_values_are_refused(damage):
+    evaluation = evaluations()["a"]
+    assert evaluation_problem(evaluation, settings(), SITES, MODELS, COUNTS) is None
+    damage(evaluation)
+    assert evaluation_problem(evaluation, settings(), SITES, MODELS, COUNTS)

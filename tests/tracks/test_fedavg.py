@@ -43,13 +43,6 @@ def test_no_answer_keeps_the_model_and_the_next_round_starts_afresh():
     assert track.weights["w"].tolist() == [2.0, 2.0]
 
 
-def test_score_is_the_mean_over_all_images():
-    """(0.5 * 10 + 0.9 * 30) / 40 = 0.8."""
-    track = make_track()
-    reports = {"site-1": {"score": 0.5, "images": 10}, "site-2": {"score": 0.9, "images": 30}}
-    assert abs(track.scores(reports)["global"] - 0.8) < 1e-12
-
-
 def test_same_seed_same_start_and_personal_starts_as_global():
     one, two = (server_tracks(small_settings(seed=3), SITES) for _ in range(2))
     other = server_tracks(small_settings(seed=4), SITES)

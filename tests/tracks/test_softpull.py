@@ -74,9 +74,8 @@ def test_lam_outside_its_range_is_refused(lam):
         server_tracks(small_settings(lam=lam), SITES)
 
 
-def test_personal_score_is_its_own_sites():
-    reports = {"site-1": {"score": 0.5, "images": 10}, "site-2": {"score": 0.9, "images": 30}}
-    assert make_track(0.6).scores(reports) == {"personal.site-1": 0.5, "personal.site-2": 0.9}
+def test_a_personal_model_is_judged_by_its_own_site():
+    assert make_track(0.6).judges("personal.site-2") == ["site-2"]
 
 
 def test_one_site_is_refused():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import traceback
 from pathlib import Path
 
 from nvflare.apis.dxo import DataKind
@@ -51,12 +52,12 @@ class FedSMExecutor(Executor):
         except Aborted:
             return make_reply(ReturnCode.TASK_ABORTED)
         except Exception as e:
-            if isinstance(e, UserError):
-                self.log_error(fl_ctx, str(e))
-            else:
-                self.log_exception(fl_ctx, f"{task_name} failed: {e}")
+            # Kits stream the log of errors to the server: what names files is logged as a warning, which stays here.
+            self.log_warning(fl_ctx, str(e) if isinstance(e, UserError) else traceback.format_exc(), fire_event=False)
+            public = e.public if isinstance(e, UserError) else type(e).__name__
+            self.log_error(fl_ctx, f"{task_name} failed: {public}", fire_event=False)
             reply = make_reply(ReturnCode.EXECUTION_EXCEPTION)
-            reply.set_header(exchange.ERROR_HEADER, e.public if isinstance(e, UserError) else type(e).__name__)
+            reply.set_header(exchange.ERROR_HEADER, public)
             return reply
         self.log_info(fl_ctx, f"fedsm task={task_name} round={meta['round']} seconds={time.time() - started:.1f}")
         return reply

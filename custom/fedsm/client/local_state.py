@@ -1,6 +1,6 @@
 """What a site must remember between rounds, on its own disk.
 
-One file a round: `<state_dir>/<run id>/round_0007.safetensors` holds Adam's moments as they were after round 7. The
+One file a round: `<state_dir>/<run id>/round_000007.safetensors` holds Adam's moments as they were after round 7. The
 last two rounds are kept, so that a server that goes on from its checkpoint of the round before finds the moments
 that belong to it.
 """
@@ -61,6 +61,8 @@ class LocalState:
         partial = final.with_suffix(".partial")
         save_file(flat or {"empty/empty": torch.zeros(0)}, partial)
         os.replace(partial, final)
-        for other, path in self._files().items():
-            if other <= number - _KEEP or other > number:
+        files = self._files()
+        keep = sorted(n for n in files if n <= number)[-_KEEP:]  # by count: a site may have missed rounds
+        for other, path in files.items():
+            if other not in keep:
                 path.unlink(missing_ok=True)

@@ -10,6 +10,7 @@ import torch
 from fedsm.client.local_state import LocalState
 from fedsm.client.site_settings import SiteSettings
 from fedsm.data.dataset import load_site, seeded_order
+from fedsm.errors import UserError
 from fedsm.evaluation.candidates import evaluate_candidates
 from fedsm.settings import JobSettings
 from fedsm.tracks import client_tracks
@@ -78,6 +79,7 @@ class SiteTrainer:
             Aborted: `aborted()` became true.
         """
         self._restore(before=number)
+        self._state_round = None  # until this round is done: one that fails leaves the moments half advanced
         reports = self.validate(payload)
 
         # Dropout draws from torch's generator: seeded by site and round, it is the same in any process.
@@ -95,6 +97,10 @@ class SiteTrainer:
                     totals[name] += track.step(images, labels) * len(images)
 
         updates = {name: track.update() for name, track in self.tracks.items()}
+        if not all(torch.isfinite(t).all() for u in updates.values() for t in u.values() if t.is_floating_point()):
+            # Not saved: the next round goes on from the last good moments.
+            message = f"training diverged in round {number}: NaN or infinite weights; a lower learning rate may help"
+            raise UserError(f"site {self.name!r}: {message}", public=message)
         self._local.save(number, {name: track.state() for name, track in self.tracks.items()})
         self._state_round = number
         updates = {name: u for name, u in updates.items() if u}
@@ -105,8 +111,6 @@ class SiteTrainer:
         if self._state_round == before - 1:
             return
         number, state = self._local.load(before)
-        if self._state_round is not None and number == self._state_round:
-            return
         if number == 0 and before > 1:
             log.warning("site %r has no local state from before round %d: Adam starts afresh", self.name, before)
         for name, track in self.tracks.items():

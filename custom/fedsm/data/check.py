@@ -15,7 +15,7 @@ import numpy as np
 
 from fedsm.data.check_pair import Seen, find_pairs, look_at
 from fedsm.data.findings import Notes, SiteReport, name_of, percent, printable, some
-from fedsm.data.site_folder import _SITE_NAME, list_sites, natural_key
+from fedsm.data.site_folder import SITE_NAME, list_sites, natural_key
 from fedsm.data.split import PARTS
 from fedsm.settings import TaskSettings
 
@@ -152,7 +152,7 @@ def check_root(root: Path, task: TaskSettings, progress: Callable[[int], None] |
         notes: Notes = defaultdict(list)
         if len(reports) == 1:
             notes["one site"].append("")
-        if not _SITE_NAME.match(report.site) or report.site == "server":
+        if not SITE_NAME.fullmatch(report.site) or report.site == "server":
             notes["site name"].append(printable(report.site))
         for name, digest in report.hashes.items():
             others = [f"{site}/{file}" for site, file in owners[digest].items() if site != report.site]

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import itertools
 import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-import nibabel
 import numpy as np
-from nibabel.affines import voxel_sizes
-from nibabel.orientations import inv_ornt_aff, io_orientation
 from PIL import Image
 
-from fedsm.data.dataset import scale_intensity
 from fedsm.data.findings import Notes, name_of, printable
-from fedsm.data.readers import PICTURES, VOLUMES, is_supported, read, stem, suffix
-from fedsm.data.site_folder import Pair, _match_channels, _size, natural_key
+from fedsm.data.intensity import scale_intensity
+from fedsm.data.readers import PICTURES, VOLUMES, grid_difference, is_supported, read, stem, suffix
+from fedsm.data.site_folder import Pair, match_channels, natural_key, size_text
 from fedsm.errors import UserError
 from fedsm.settings import TaskSettings
 
@@ -97,7 +93,7 @@ def load_pair(pair: Pair, site: str, task: TaskSettings, notes: Notes) -> tuple[
     image, mask = _load(pair.image, site, notes), _load(pair.mask, site, notes)
     if image is not None:
         try:
-            image = _match_channels(image, task, pair, site)
+            image = match_channels(image, task, pair, site)
         except UserError:
             notes["channels"].append(f"{name_of(pair.image)} ({image.shape[-1]})")
             image = None
@@ -110,29 +106,13 @@ def load_pair(pair: Pair, site: str, task: TaskSettings, notes: Notes) -> tuple[
     if image is None or mask is None:
         return None
     if image.shape[:3] != mask.shape:
-        notes["size"].append(f"{name_of(pair.image)} ({_size(image)}; mask {_size(mask)})")
+        notes["size"].append(f"{name_of(pair.image)} ({size_text(image)}; mask {size_text(mask)})")
         return None
     if suffix(pair.image) in VOLUMES and suffix(pair.mask) in VOLUMES:
-        _compare_grids(pair, image.shape[2::-1], notes)
+        apart = grid_difference(pair.image, pair.mask)
+        if apart:
+            notes["grid"].append(f"{name_of(pair.mask)} ({apart})")
     return image, mask
-
-
-def _compare_grids(pair: Pair, shape: tuple[int, ...], notes: Notes) -> None:
-    """Notes a mask whose voxels lie more than half a voxel from the image's; from the headers alone."""
-    affines = []
-    for path in (pair.image, pair.mask):
-        header = nibabel.load(path)
-        # The reader turns both to RAS: that one is stored flipped is no difference.
-        turn = inv_ornt_aff(io_orientation(header.affine), (*header.shape, 1, 1)[:3])
-        affines.append(header.affine @ turn)
-    spacings = [voxel_sizes(a) for a in affines]
-    corners = np.array([*itertools.product(*((0, n - 1) for n in shape), [1])])
-    shift = np.linalg.norm((corners @ (affines[0] - affines[1]).T)[:, :3], axis=1).max()
-    if not np.allclose(*spacings, rtol=0.01):
-        image, mask = (" x ".join(f"{s:.3g}" for s in spacing) for spacing in spacings)
-        notes["grid"].append(f"{name_of(pair.mask)} ({mask} mm, image {image} mm)")
-    elif shift > spacings[0].min() / 2:
-        notes["grid"].append(f"{name_of(pair.mask)} (up to {shift:.3g} mm apart)")
 
 
 def _hash(array: np.ndarray) -> str:

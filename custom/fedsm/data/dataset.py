@@ -10,8 +10,10 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from fedsm.data.site_folder import list_pairs, read_pair
+from fedsm.data.intensity import IntensityError, scale_intensity
+from fedsm.data.site_folder import Pair, list_pairs, read_pair
 from fedsm.data.split import PARTS, derive_seed, split_by_patient
+from fedsm.errors import UserError
 from fedsm.settings import JobSettings, TaskSettings
 from fedsm.tracks.base import Batch
 
@@ -58,18 +60,6 @@ def to_tensors(image: np.ndarray, mask: np.ndarray, task: TaskSettings, size: in
     return pixels, torch.stack(labels, dim=1).to(torch.uint8)
 
 
-def scale_intensity(image: np.ndarray, how: str) -> np.ndarray:
-    """Pixels to float32 in 0..1; see `TaskSettings.intensity`."""
-    if how == "percentiles":
-        low, high = np.percentile(image, (1, 99))
-        return np.clip((image.astype(np.float32) - low) / max(float(high - low), 1e-6), 0, 1).astype(np.float32)
-    if np.issubdtype(image.dtype, np.integer):
-        # pillow opens some 16-bit pictures as 32-bit integers: nothing wider than 16 bits is a picture.
-        return image.astype(np.float32) / (255 if image.dtype.itemsize == 1 else 65535)
-    top = 1.0 if image.max() <= 1 else 255.0
-    return (image / top).astype(np.float32)
-
-
 def seeded_order(settings: JobSettings, site: str, round_number: int, epoch: int) -> int:
     """The seed of a site's order of batches in one epoch: the same whatever process runs it."""
     return derive_seed(settings.seed, site, round_number, epoch)
@@ -81,11 +71,17 @@ def load_site(folder: Path, site: str, settings: JobSettings) -> dict[str, Part]
     Raises:
         UserError: whatever is wrong with the folder, naming the site, the file and the remedy.
     """
-    task = settings.task
     pairs = list_pairs(folder, site)
     split = split_by_patient([p.stem for p in pairs], settings.seed, site)
     parts = {}
     for part in PARTS:
-        tensors = [to_tensors(*read_pair(pairs[i], site, task), task, settings.size) for i in split[part]]
+        tensors = [_load_pair(pairs[i], site, settings) for i in split[part]]
         parts[part] = Part(torch.cat([t[0] for t in tensors]), torch.cat([t[1] for t in tensors]))
     return parts
+
+
+def _load_pair(pair: Pair, site: str, settings: JobSettings) -> tuple[torch.Tensor, torch.Tensor]:
+    try:
+        return to_tensors(*read_pair(pair, site, settings.task), settings.task, settings.size)
+    except IntensityError as e:
+        raise UserError(f"site {site!r}: {pair.image}: {e}") from e

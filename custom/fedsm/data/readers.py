@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import nibabel
 import numpy as np
+from nibabel.affines import voxel_sizes
+from nibabel.orientations import inv_ornt_aff, io_orientation
 from PIL import Image
 
 from fedsm.errors import UserError
@@ -84,3 +87,23 @@ def _read_volume(path: Path) -> np.ndarray:
     array = nibabel.apply_orientation(array, nibabel.io_orientation(volume.affine))
     # (x, y, z) to slices of rows: first row at the front of the patient, as radiologists look at it.
     return np.ascontiguousarray(array.transpose(2, 1, 0)[:, ::-1])[..., None]
+
+
+def grid_difference(image: Path, mask: Path) -> str | None:
+    """How the voxels of two volumes of one size lie apart, or None; from the headers alone.
+
+    Spacing that differs by more than 1 %, or a corner that is more than half a voxel away. The reader turns both to
+    RAS, so one that is stored flipped is no difference.
+    """
+    affines = []
+    for path in (image, mask):
+        header = nibabel.load(path)
+        shape, orientation = (*header.shape, 1, 1)[:3], io_orientation(header.affine)
+        affines.append(header.affine @ inv_ornt_aff(orientation, shape))
+    turned = [shape[i] for i in np.argsort(orientation[:, 0])]
+    spacings = [voxel_sizes(a) for a in affines]
+    if not np.allclose(*spacings, rtol=0.01):
+        return "image {} mm, mask {} mm".format(*(" x ".join(f"{s:.3g}" for s in spacing) for spacing in spacings))
+    corners = np.array([*itertools.product(*((0, n - 1) for n in turned), [1])])
+    shift = np.linalg.norm((corners @ (affines[0] - affines[1]).T)[:, :3], axis=1).max()
+    return f"up to {shift:.3g} mm apart" if shift > spacings[0].min() / 2 else None

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsm.data.readers import is_supported, read, stem
+from fedsm.data.intensity import IntensityError, scale_intensity
+from fedsm.data.readers import VOLUMES, grid_difference, is_supported, read, stem, suffix
 from fedsm.errors import UserError
 from fedsm.settings import TaskSettings
 
-_SITE_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")  # a dot means a hierarchy of sites to FLARE
 
 
 @dataclass(frozen=True)
@@ -30,20 +31,20 @@ def natural_key(name: str) -> list:
 
 
 def list_sites(root: Path) -> list[str]:
-    """Names of the sites under a data root: its sub-folders that hold `images/` or `masks/`.
+    """Names of the sites under a data root: its sub-folders.
 
     Raises:
         UserError: no such folder, fewer than 2 sites, or a name that FLARE cannot carry.
     """
     if not root.is_dir():
         raise UserError(f"data root {root} does not exist; create it with one folder a site, or `fedsm data synth`")
-    names = [p.name for p in root.iterdir() if (p / "images").is_dir() or (p / "masks").is_dir()]
+    names = [p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith(".")]
     if len(names) < 2:
         found = f"only {names[0]!r}" if names else "none"
         raise UserError(f"data root {root} must hold at least 2 sites (folders with images/ and masks/), found {found}")
     for name in names:
-        if not _SITE_NAME.match(name) or name == "server":
-            raise UserError(f"site {name!r}: rename the folder in {root}; letters, digits, '-', '_' and '.' only")
+        if not SITE_NAME.fullmatch(name) or name == "server":
+            raise UserError(f"site {name!r}: rename the folder in {root}; letters, digits, '-' and '_' only")
     return sorted(names, key=natural_key)
 
 
@@ -100,23 +101,28 @@ def read_pair(pair: Pair, site: str, task: TaskSettings) -> tuple[np.ndarray, np
     mask = mask[..., 0]
     if image.shape[:3] != mask.shape:
         raise UserError(
-            f"site {site!r}: {pair.image} is {_size(image)} but its mask is {_size(mask)}; both must have one size"
+            f"site {site!r}: {pair.image} is {size_text(image)} but its mask is {size_text(mask)};"
+            " both must have one size"
         )
+    if suffix(pair.image) in VOLUMES and suffix(pair.mask) in VOLUMES:
+        apart = grid_difference(pair.image, pair.mask)
+        if apart:
+            raise UserError(f"site {site!r}: {pair.mask} does not lie on its image ({apart}); resample the mask to it")
     wrong = sorted(set(np.unique(mask).tolist()) - task.mask_values)
     if wrong:
         raise UserError(
             f"site {site!r}: {pair.mask} holds the value {wrong[0]:g}; task {task.name!r} knows"
             f" {sorted(task.mask_values)}: correct the mask or the task's labels"
         )
-    return _match_channels(image, task, pair, site), mask
+    return match_channels(image, task, pair, site), mask
 
 
-def _size(array: np.ndarray) -> str:
+def size_text(array: np.ndarray) -> str:
     slices = f" x {array.shape[0]} slices" if array.shape[0] > 1 else ""
     return f"{array.shape[2]} x {array.shape[1]} pixels{slices}"
 
 
-def _match_channels(image: np.ndarray, task: TaskSettings, pair: Pair, site: str) -> np.ndarray:
+def match_channels(image: np.ndarray, task: TaskSettings, pair: Pair, site: str) -> np.ndarray:
     if image.shape[-1] in (2, 4):  # alpha
         image = image[..., :-1]
     have, want = image.shape[-1], task.channels
@@ -146,6 +152,10 @@ def check_site(folder: Path, site: str, task: TaskSettings, progress=None) -> in
         image, _ = read_pair(pair, site, task)
         if not np.isfinite(image).all():
             raise UserError(f"site {site!r}: {pair.image} holds NaN or infinite values; export it again")
+        try:
+            scale_intensity(image, task.intensity)
+        except IntensityError as e:
+            raise UserError(f"site {site!r}: {pair.image}: {e}") from e
         if progress:
             progress(1)
     return len(pairs)

@@ -2,8 +2,10 @@
 
 import torch
 
+from fedsm.errors import UserError
 from fedsm.nets.unet import build_unet
 from fedsm.nets.vgg import VGG11, build_selector
+from fedsm.settings import JobSettings
 
 
 def count_parameters(net: torch.nn.Module) -> int:
@@ -11,4 +13,29 @@ def count_parameters(net: torch.nn.Module) -> int:
     return sum(p.numel() for p in net.parameters())
 
 
-__all__ = ["VGG11", "build_selector", "build_unet", "count_parameters"]
+@torch.no_grad()
+def try_networks(settings: JobSettings, n_sites: int) -> None:
+    """Builds the networks and sends one image through them, before anything costs time.
+
+    Raises:
+        UserError: settings that do not make a network, or one that does not fit the image size.
+    """
+    image = torch.zeros(1, settings.task.channels, settings.size, settings.size)
+    try:
+        shape = build_unet(settings.task)(image).shape
+        build_selector(settings.task, n_sites)
+    except UserError:
+        raise
+    except Exception as e:  # torch and MONAI have many ways to say that numbers do not fit
+        reason = str(e).splitlines()[0] if str(e) else type(e).__name__
+        raise UserError(
+            f"task {settings.task.name!r}: no network of these settings at {settings.size} px: {reason}"
+        ) from e
+    if shape[-2:] != image.shape[-2:]:
+        raise UserError(
+            f"task {settings.task.name!r}: size must be a multiple of the product of the U-Net's strides;"
+            f" this one turns {settings.size} px into {shape[-1]}"
+        )
+
+
+__all__ = ["VGG11", "build_selector", "build_unet", "count_parameters", "try_networks"]

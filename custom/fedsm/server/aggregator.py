@@ -10,7 +10,7 @@ from nvflare.apis.shareable import Shareable
 from nvflare.app_common.abstract.aggregator import Aggregator
 
 from fedsm import exchange
-from fedsm.tracks.base import ServerTrack, Tensors
+from fedsm.tracks.base import ServerTrack, Tensors, is_fraction
 from fedsm.tracks.state import problem
 
 
@@ -53,7 +53,10 @@ class SoftPullAggregator(Aggregator):
         """Merges one site's answer, or refuses it."""
         peer = fl_ctx.get_peer_context()
         site = peer.get_identity_name() if peer else None
-        meta, tracks, reason = self._check(site, shareable)
+        try:
+            meta, tracks, reason = self._check(site, shareable)
+        except Exception as e:  # whatever a site sends costs that site its round and nobody else's
+            reason = f"malformed answer ({type(e).__name__})"
         if reason:
             # A second answer is refused without taking back the first.
             if site not in self.accepted:
@@ -95,7 +98,7 @@ class SoftPullAggregator(Aggregator):
             meta, tracks = exchange.unpack(shareable)
         except exchange.BadShareable as e:
             return {}, {}, str(e)
-        return meta, tracks, self._meta_problem(site, meta) or self._tracks_problem(tracks)
+        return meta, tracks, self._meta_problem(site, meta) or self._tracks_problem(tracks, meta["images"])
 
     def _meta_problem(self, site: str, meta: dict) -> str | None:
         if meta.get("round") != self._round or isinstance(meta.get("round"), bool):
@@ -110,7 +113,16 @@ class SoftPullAggregator(Aggregator):
             limit = self.registered.get(site, {}).get(part)
             if self._task != exchange.REGISTER and (limit is None or count > limit):
                 return f"claims {count} {part} images but registered {limit}"
-        return self._reports_problem(meta.get("reports", {}), images["validation"])
+        return self._losses_problem(meta.get("losses", {})) or self._reports_problem(
+            meta.get("reports", {}), images["validation"]
+        )
+
+    def _losses_problem(self, losses) -> str | None:
+        if not isinstance(losses, dict) or set(losses) - set(self.tracks):
+            return "losses are malformed"
+        if not all(isinstance(v, float) and math.isfinite(v) for v in losses.values()):
+            return "a loss is no finite number"
+        return None
 
     def _reports_problem(self, reports, limit: int) -> str | None:
         if not isinstance(reports, dict) or set(reports) - set(self.tracks):
@@ -118,12 +130,14 @@ class SoftPullAggregator(Aggregator):
         for name, report in reports.items():
             if not isinstance(report, dict) or report.get("images") != limit:
                 return f"validation report of track {name!r} is malformed"
-            values = [report.get("score"), *report.get("accuracies", [])]
-            if not all(isinstance(v, float) and math.isfinite(v) and 0 <= v <= 1 for v in values):
+            if not is_fraction(report.get("score")):
                 return f"validation score of track {name!r} is not a number in [0, 1]"
+            reason = self.tracks[name].report_problem(report)
+            if reason:
+                return f"validation report of track {name!r}: {reason}"
         return None
 
-    def _tracks_problem(self, tracks: dict[str, Tensors]) -> str | None:
+    def _tracks_problem(self, tracks: dict[str, Tensors], images: dict[str, int]) -> str | None:
         if self._task == exchange.REGISTER:
             templates = {name: track.registration_template() for name, track in self.tracks.items()}
         elif self._task == exchange.TRAIN:
@@ -135,6 +149,8 @@ class SoftPullAggregator(Aggregator):
             return f"tracks are {sorted(map(str, tracks))}, expected {sorted(expected)}"
         for name, tensors in tracks.items():
             reason = problem(tensors, templates[name])
+            if not reason and self._task == exchange.REGISTER:
+                reason = self.tracks[name].registration_problem(tensors, images)
             if reason:
                 return f"track {name!r}: {reason}"
         return None

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -115,7 +116,10 @@ class Checkpoints:
             source, target = other.path_of(name), self._weights / name
             if not target.exists():
                 partial = target.with_name(target.name + ".partial")
-                partial.write_bytes(source.read_bytes())
+                try:
+                    shutil.copyfile(source, partial)
+                except OSError as e:
+                    raise UserError(f"weights {source} cannot be copied: {e}; resume from another run") from e
                 os.replace(partial, target)
         write_json(self._manifest(state["round"]), state)
 

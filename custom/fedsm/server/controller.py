@@ -38,6 +38,9 @@ from fedsm.tracks import server_tracks
 from fedsm.tracks.base import Tensors
 
 _MB = 1024 * 1024
+_REGISTER_AGAIN = 60  # seconds that a round waits for sites which did not register at the start
+# What a resumed run may not change, or its weights would be those of neither run.
+_FIXED = ("task", "tracks", "local_epochs", "batch_size", "size", "lr", "selector_lr", "seed")
 
 
 class FedSMController(Controller):
@@ -74,7 +77,7 @@ class FedSMController(Controller):
         offload = setup_tensor_disk_offload(fl_ctx.get_engine(), enabled=True, job_id=fl_ctx.get_job_id())
         try:
             self._prepare(fl_ctx)
-            self._register(self._sites, fl_ctx, abort_signal)
+            self._register(self._sites, self._job.round_timeout, fl_ctx, abort_signal)
             self._checkpoint()
             for number in range(self._round + 1, self._job.rounds + 1):
                 if abort_signal.triggered:
@@ -122,6 +125,11 @@ class FedSMController(Controller):
                 f"the checkpoint in {self.resume_from} is of the sites {', '.join(state['record']['sites'])};"
                 f" this job has {', '.join(self._sites)}"
             )
+        different = [k for k, v in self._job.to_dict().items() if k in _FIXED and state["settings"].get(k) != v]
+        if different:
+            raise UserError(f"the checkpoint in {self.resume_from} was made with another {different[0]!r} setting")
+        if state["round"] > self._job.rounds:
+            raise UserError(f"{state['round']} rounds are done already, more than the {self._job.rounds} asked for")
         files = {stem: self._checkpoints.load_weights(name) for stem, name in state["files"].items()}
         try:
             for track in self._tracks.values():
@@ -171,10 +179,10 @@ class FedSMController(Controller):
                 f" {self._job.min_sites} ({reasons}); the last checkpoint is in {self._checkpoints.folder}"
             )
 
-    def _register(self, sites: list[str], fl_ctx: FLContext, abort_signal: Signal) -> None:
+    def _register(self, sites: list[str], timeout: float, fl_ctx: FLContext, abort_signal: Signal) -> None:
         """Asks sites for their image counts and what their tracks send once."""
         answered, missing, _ = self._ask(
-            exchange.REGISTER, self._round, lambda site: {}, sites, self._job.round_timeout, fl_ctx, abort_signal
+            exchange.REGISTER, self._round, lambda site: {}, sites, timeout, fl_ctx, abort_signal
         )
         if not abort_signal.triggered:
             self._need_quorum("registration", self._aggregator.registered, missing)
@@ -184,7 +192,7 @@ class FedSMController(Controller):
     def _train_round(self, number: int, fl_ctx: FLContext, abort_signal: Signal) -> None:
         absent = [s for s in self._sites if s not in self._aggregator.registered]
         if absent:
-            self._register(absent, fl_ctx, abort_signal)
+            self._register(absent, min(_REGISTER_AGAIN, self._job.round_timeout), fl_ctx, abort_signal)
         invited = [s for s in self._sites if s in self._aggregator.registered]
 
         started = time.time()
@@ -213,7 +221,7 @@ class FedSMController(Controller):
         files = {stem: tensors for track in self._tracks.values() for stem, tensors in track.files().items()}
         record = self._record.to_dict()
         best = record.pop("best")
-        self._checkpoints.save(self._round, files, {"record": record, "best": best})
+        self._checkpoints.save(self._round, files, {"record": record, "best": best, "settings": self._job.to_dict()})
 
     def _announce(self, row: dict, fl_ctx: FLContext) -> None:
         """One log line a site, one progress line, and the curves of what is complete: the round before."""
@@ -248,7 +256,7 @@ class FedSMController(Controller):
 
     def _finish(self, fl_ctx: FLContext, abort_signal: Signal) -> None:
         """Validates the last models, sends the candidates round once, writes the super model and the results."""
-        last = self._job.rounds
+        last = self._round
         invited = sorted(self._aggregator.registered, key=natural_key)
         self._progress.tell("validating")
         answered, missing, _ = self._ask(
@@ -276,9 +284,9 @@ class FedSMController(Controller):
         if abort_signal.triggered:
             return
         evaluations = {}
-        models = [name for name in candidates if name != "selector"]
         for site, meta in sorted(answered.items(), key=lambda item: natural_key(item[0])):
-            reason = evaluation_problem(meta.get("evaluation"), self._job, self._sites, models)
+            counts = self._aggregator.registered[site]
+            reason = evaluation_problem(meta.get("evaluation"), self._job, self._sites, list(candidates), counts)
             if reason:
                 missing[site] = reason
                 self.log_error(fl_ctx, f"fedsm evaluation site={site} refused: {reason}")

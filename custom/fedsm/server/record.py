@@ -47,12 +47,29 @@ class RunRecord:
             if not by_site:
                 continue
             row.setdefault("validation", {})[name] = {site: r["score"] for site, r in by_site.items()}
-            scores = track.scores(by_site)
-            row.setdefault("score", {})[name] = sum(scores.values()) / len(scores)
-            for model in set(track.models()) & set(scores):
-                if model not in self.best or scores[model] > self.best[model]["score"]:
+            scores = {}
+            for model in track.models() or [name]:
+                judged = {s: (r["score"], r["images"]) for s, r in by_site.items() if s in track.judges(model)}
+                if not judged:
+                    continue
+                scores[model] = _pooled(judged)
+                if model in track.models() and self._beats(model, judged):
                     file = Checkpoints.file_name(number, model)
-                    self.best[model] = {"round": number, "score": scores[model], "file": file}
+                    self.best[model] = {"round": number, "score": scores[model], "file": file, "judged": judged}
+            row.setdefault("score", {})[name] = sum(scores.values()) / len(scores)
+
+    def _beats(self, model: str, judged: dict[str, tuple[float, int]]) -> bool:
+        """Whether a model is better than the best so far, on the sites that judged both.
+
+        The mean over whoever answered would make the best round one in which a difficult site was missing.
+        """
+        if model not in self.best:
+            return True
+        earlier = self.best[model]["judged"]
+        common = set(judged) & set(earlier)
+        if not common:
+            return True
+        return _pooled({s: judged[s] for s in common}) > _pooled({s: earlier[s] for s in common})
 
     def add_round(self, number: int, answered: dict[str, dict], missing: dict[str, str], seconds: float) -> dict:
         """Starts the row of a round that was just closed."""
@@ -69,6 +86,11 @@ class RunRecord:
         for key, sent in (("down_bytes", down), ("up_bytes", up)):
             for site in self.sites:
                 self.wire[key].setdefault(site, []).append(sent.get(site, 0))
+
+
+def _pooled(judged: dict[str, tuple[float, int]]) -> float:
+    """Mean over all images of all sites."""
+    return sum(score * images for score, images in judged.values()) / sum(images for _, images in judged.values())
 
 
 class Progress:

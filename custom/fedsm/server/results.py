@@ -4,26 +4,46 @@ from __future__ import annotations
 
 from fedsm.settings import JobSettings
 from fedsm.super_model.inference import GLOBAL, personal
+from fedsm.tracks.base import is_fraction
 
 
-def evaluation_problem(evaluation, settings: JobSettings, sites: list[str], models: list[str]) -> str | None:
-    """Why a site's evaluation cannot be used, or None. It comes from outside and is checked like weights are."""
+def evaluation_problem(
+    evaluation, settings: JobSettings, sites: list[str], models: list[str], images: dict[str, int]
+) -> str | None:
+    """Why a site's evaluation cannot be used, or None. It comes from outside and is checked like weights are.
+
+    Args:
+        evaluation: what the site sent.
+        settings: the job's settings.
+        sites: all sites.
+        models: the candidates that were sent, `selector` among them where there is one.
+        images: the site's image counts, as registered.
+    """
+    networks = [m for m in models if m != "selector"]
     try:
         for part in ("validation", "test"):
             result = evaluation[part]
-            if not result["images"] > 0 or set(result["dice"]) != set(models):
+            if result["images"] != images[part] or set(result["dice"]) != set(networks):
                 return f"{part} evaluation is incomplete"
-            rows = [result["dice"][m] for m in models] + [row["dice"] for row in result["gammas"]]
-            values = [row[label] for row in rows for label in settings.task.labels]
-            if not all(0 <= v <= 1 for v in values):
+            rows = [result["dice"][m] for m in networks] + [row["dice"] for row in result["gammas"]]
+            if not all(is_fraction(row[label]) for row in rows for label in settings.task.labels):
                 return f"{part} Dice is not in [0, 1]"
-            if result["gammas"] and [row["gamma"] for row in result["gammas"]] != list(settings.gammas):
+            if "selector" not in models:
+                continue
+            if [row["gamma"] for row in result["gammas"]] != list(settings.gammas):
                 return f"{part} evaluation has other gammas"
-            if result["gammas"] and (set(result["argmax"]) != set(sites)):
-                return f"{part} evaluation has other sites"
-    except (KeyError, TypeError, AttributeError):
+            counts = [(result["argmax"], sites)] + [(row["selected"], networks) for row in result["gammas"]]
+            if not all(_is_census(count, names, images[part]) for count, names in counts):
+                return f"{part} counts do not add up to the site's images"
+    except (KeyError, TypeError, AttributeError, IndexError):
         return "evaluation is malformed"
     return None
+
+
+def _is_census(counts: dict, names: list[str], total: int) -> bool:
+    """Whether whole numbers of all names add up to a total."""
+    whole = all(isinstance(n, int) and n >= 0 for n in counts.values())
+    return whole and set(counts) == set(names) and sum(counts.values()) == total
 
 
 def choose_gamma(evaluations: dict[str, dict], gammas: list[float]) -> float | None:

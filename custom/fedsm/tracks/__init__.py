@@ -42,7 +42,7 @@ def kind_of(name: str, spec: dict) -> Kind:
         UserError: unknown kind.
     """
     kind = spec.get("kind")
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise UserError(f"track {name!r}: unknown kind {kind!r}; known: {', '.join(KINDS)}")
     return KINDS[kind]
 

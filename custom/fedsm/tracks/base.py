@@ -18,6 +18,11 @@ Tensors = dict[str, torch.Tensor]
 Batch = tuple[torch.Tensor, torch.Tensor]  # images (B, C, H, W) in 0..1, labels (B, L, H, W) of 0 and 1
 
 
+def is_fraction(value) -> bool:
+    """Whether something that a site sent is a number in [0, 1]; NaN is not."""
+    return isinstance(value, float) and 0 <= value <= 1
+
+
 class ClientTrack:
     """A site's half of a track.
 
@@ -118,6 +123,10 @@ class ServerTrack(ABC):
         """The same as `template`, for what a site sends once before round 1."""
         return {}
 
+    def registration_problem(self, tensors: Tensors, images: dict[str, int]) -> str | None:
+        """What is wrong with a site's registration beyond keys, shapes and finite values, or None."""
+        return None
+
     def register(self, site: str, tensors: Tensors) -> None:
         """Takes what a site sent once before round 1."""
 
@@ -133,20 +142,16 @@ class ServerTrack(ABC):
         """File stems of the networks that compete for the best validation round."""
         return [self.name]
 
-    def scores(self, reports: dict[str, dict]) -> dict[str, float]:
-        """Score of each model from the sites' validation reports: the mean over all images of all sites."""
-        return pooled_score(self.name, reports)
+    def judges(self, model: str) -> list[str]:
+        """The sites whose validation images judge a model: all, for a shared network."""
+        return self.sites
+
+    def report_problem(self, report: dict) -> str | None:
+        """What is wrong with a validation report beyond its score and count, or None."""
+        return None
 
     def release(self) -> None:
         """Forgets the weights: training is over and they are on disk."""
 
     def close_validation(self, reports: dict[str, dict]) -> None:
         """Takes the reports of the validation after the last round."""
-
-
-def pooled_score(model: str, reports: dict[str, dict]) -> dict[str, float]:
-    """Mean over all validation images of all sites that reported, as `{model: score}`."""
-    images = sum(r["images"] for r in reports.values())
-    if not images:
-        return {}
-    return {model: sum(r["score"] * r["images"] for r in reports.values()) / images}

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 
 import torch
 
-from fedsm.tracks.base import Batch, ClientTrack, ServerTrack, Tensors
+from fedsm.tracks.base import Batch, ClientTrack, ServerTrack, Tensors, is_fraction
 from fedsm.tracks.descriptor import describe, descriptor_length
 
 SHRINKAGES = (0.02, 0.05, 0.1)
@@ -154,6 +154,17 @@ class StatisticsServer(ServerTrack):
             "sum": torch.zeros(size, dtype=torch.float64),
             "outer": torch.zeros(size * (size + 1) // 2, dtype=torch.float64),
         }
+
+    def registration_problem(self, tensors: Tensors, images: dict[str, int]) -> str | None:
+        if tensors["n"].item() != images["train"]:
+            return f"statistics of {tensors['n'].item():g} images, but {images['train']} training images"
+        return None
+
+    def report_problem(self, report: dict) -> str | None:
+        values = report.get("accuracies")
+        if not isinstance(values, list) or len(values) != len(SHRINKAGES) or not all(map(is_fraction, values)):
+            return "accuracies are malformed"
+        return None
 
     def register(self, site: str, tensors: Tensors) -> None:
         self._sums[site] = {k: v.double() for k, v in tensors.items()}

@@ -96,9 +96,9 @@ class SoftPullServer(ServerTrack):
     def models(self) -> list[str]:
         return [f"{self.name}.{site}" for site in self.sites]
 
-    def scores(self, reports: dict[str, dict]) -> dict[str, float]:
+    def judges(self, model: str) -> list[str]:
         """A personal model is judged by its own site alone."""
-        return {f"{self.name}.{site}": r["score"] for site, r in reports.items() if r["images"]}
+        return [model.removeprefix(f"{self.name}.")]
 
     def release(self) -> None:
         self.weights = {}

@@ -1,0 +1,30 @@
+"""How pixels become numbers between 0 and 1."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+class IntensityError(ValueError):
+    """Pixels that the task's way of scaling has no sense for."""
+
+
+def scale_intensity(image: np.ndarray, how: str) -> np.ndarray:
+    """Pixels to float32 in 0..1; see `TaskSettings.intensity`."""
+    if how == "percentiles":
+        low, high = np.percentile(image, (1, 99))
+        return np.clip((image.astype(np.float32) - low) / max(float(high - low), 1e-6), 0, 1).astype(np.float32)
+    # pillow opens some 16-bit pictures as 32-bit integers. Other numbers have no maximum of their own: theirs is taken
+    # from what they hold, 1 for fractions, 255 for what fits a byte.
+    smallest, largest = float(image.min()), float(image.max())
+    if image.dtype == np.uint8 or (image.dtype != np.uint16 and 1 < largest <= 255):
+        top = 255
+    elif image.dtype.kind in "iu":
+        top = 65535
+    else:
+        top = 1
+    if smallest < 0 or largest > top:
+        raise IntensityError(
+            f"intensities from {smallest:g} to {largest:g} are no picture's; use `intensity: percentiles`"
+        )
+    return (image / np.float32(top)).astype(np.float32)

@@ -1,0 +1,58 @@
+"""Scores and best rounds, by hand."""
+
+import pytest
+
+from fedsm.server.record import RunRecord
+from fedsm.tracks import server_tracks
+from tests.conftest import SITES, small_settings
+
+
+def reports(scores: dict[str, float]) -> dict:
+    """The sites' reports on the global and their personal model; 10, 30 and 60 validation images."""
+    images = dict(zip(SITES, (10, 30, 60), strict=True))
+    report = {s: {"score": v, "images": images[s]} for s, v in scores.items()}
+    return {s: {"global": report[s], "personal": report[s]} for s in scores}
+
+
+@pytest.fixture
+def record():
+    record = RunRecord("run", SITES)
+    record.tracks = server_tracks(small_settings(), SITES)
+    return record
+
+
+def add(record, number: int, **scores) -> None:
+    record.add_round(number, {}, {}, 1.0)
+    record.add_validation(number, record.tracks, reports({s.replace("_", "-"): v for s, v in scores.items()}))
+
+
+def test_pooled_score_and_own_score(record):
+    """Global: (10 * 0.5 + 30 * 0.9 + 60 * 0.6) / 100 = 0.68. Personal: each its own; their mean is 0.6667."""
+    add(record, 1, site_1=0.5, site_2=0.9, site_3=0.6)
+    assert record.history[0]["score"]["global"] == pytest.approx(0.68)
+    assert record.history[0]["score"]["personal"] == pytest.approx(2.0 / 3)
+    assert record.best["global"]["score"] == pytest.approx(0.68)
+    assert record.best["personal.site-2"]["score"] == 0.9
+
+
+def test_best_is_the_first_of_the_highest(record):
+    for number, value in enumerate((0.5, 0.7, 0.7, 0.6), start=1):
+        add(record, number, site_1=value, site_2=value, site_3=value)
+    assert record.best["global"]["round"] == 2
+    assert record.best["global"]["file"] == "r000002.global.safetensors"
+
+
+def test_a_round_without_the_difficult_site_is_not_the_best_for_that(record):
+    """Without site 3 (0.2) the mean of round 2 looks better (0.6 against 0.35) though nothing has improved."""
+    add(record, 1, site_1=0.6, site_2=0.6, site_3=0.2)
+    add(record, 2, site_1=0.6, site_2=0.6)
+    assert record.best["global"]["round"] == 1
+    add(record, 3, site_1=0.7, site_2=0.7)
+    assert record.best["global"]["round"] == 3, "better on the sites that judged both"
+
+
+def test_a_missing_site_keeps_the_best_of_its_personal_model(record):
+    add(record, 1, site_1=0.6, site_2=0.6, site_3=0.2)
+    add(record, 2, site_1=0.7, site_2=0.7)
+    assert record.best["personal.site-3"]["round"] == 1
+    assert record.best["personal.site-1"]["round"] == 2
