@@ -49,6 +49,25 @@ def _build(cls, values: dict, where: str):
     return cls(**values)
 
 
+_AUGMENT = ("flip", "rotate", "scale", "intensity")
+
+
+def check_augment(options: dict, where: str) -> None:
+    """Refuses unknown or impossible options.
+
+    Raises:
+        UserError: naming the option.
+    """
+    for key, value in options.items():
+        if key not in _AUGMENT:
+            raise UserError(f"{where}: unknown augment setting {key!r}; known: {', '.join(_AUGMENT)}")
+        if key == "flip":
+            if value not in ("none", "horizontal", "both"):
+                raise UserError(f"{where}: augment.flip must be none, horizontal or both, got {value!r}")
+        elif not isinstance(value, (int, float)) or isinstance(value, bool) or value < 0:
+            raise UserError(f"{where}: augment.{key} must be a number of at least 0, got {value!r}")
+
+
 @dataclass
 class TaskSettings:
     """What is segmented, and with which networks.
@@ -63,6 +82,9 @@ class TaskSettings:
         selector_net: arguments of the VGG-11: `head` (`fc` or `gap`) and `width`.
         background: mask values that belong to no label.
         lam: the task's default SoftPull coefficient.
+        augment: augmentation of training batches: `flip` (none, horizontal, both), `rotate` (degrees), `scale` and
+            `intensity` (fractions). Empty: none.
+        patient_pattern: a regular expression that finds the patient in a file's name; empty: each file is a patient.
     """
 
     name: str
@@ -73,6 +95,8 @@ class TaskSettings:
     selector_net: dict[str, Any] = field(default_factory=dict)
     background: list[int] = field(default_factory=lambda: [0])
     lam: float = 0.7
+    augment: dict[str, Any] = field(default_factory=dict)
+    patient_pattern: str = ""
 
     def __post_init__(self):
         if self.channels < 1 or not self.labels:
@@ -80,6 +104,7 @@ class TaskSettings:
         for label, values in [*self.labels.items(), ("background", self.background)]:
             if not isinstance(values, list) or not values or not all(isinstance(v, int) for v in values):
                 raise UserError(f"task {self.name!r}: label {label!r} must be a list of mask values, got {values!r}")
+        check_augment(self.augment, f"task {self.name!r}")
         if self.intensity not in ("unit", "percentiles"):
             raise UserError(f"task {self.name!r}: intensity must be 'unit' or 'percentiles'")
 

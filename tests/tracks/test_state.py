@@ -12,9 +12,9 @@ def test_running_mean_by_hand():
     mean = RunningMean({"w": torch.zeros(2)})
     mean.add({"w": torch.tensor([2.0, -4.0])}, 1)
     mean.add({"w": torch.tensor([6.0, 4.0])}, 3)
-    target = {"w": torch.tensor([10.0, 10.0])}
-    mean.add_to(target)
-    assert target["w"].tolist() == [15.0, 12.0]
+    old = {"w": torch.tensor([10.0, 10.0])}
+    assert mean.added_to(old)["w"].tolist() == [15.0, 12.0]
+    assert old["w"].tolist() == [10.0, 10.0]
 
 
 def test_integer_buffers_come_from_the_site_with_most_data():
@@ -23,9 +23,7 @@ def test_integer_buffers_come_from_the_site_with_most_data():
         mean = RunningMean({"steps": torch.tensor(0)})
         for i in order:
             mean.add({"steps": torch.tensor((10, 20, 30)[i])}, (5, 9, 9)[i], index=i)
-        target = {"steps": torch.tensor(0)}
-        mean.add_to(target)
-        assert target["steps"].item() == 20
+        assert mean.added_to({"steps": torch.tensor(0)})["steps"].item() == 20
 
 
 def test_numpy_and_torch_are_mixed_and_float32_stays():

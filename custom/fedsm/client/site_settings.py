@@ -4,6 +4,7 @@
     state_dir: /data/fedsm_state  # optional: where Adam's moments live (default: the client's workspace)
     device: cuda:0                # optional: default CUDA when present, else the CPU
     threads: 4                    # optional: CPU threads (default: all; in the simulator a fair share)
+    patient_pattern: "^(P\\d+)_"   # optional: the patient in a file's name (default: the task's; else each file is one)
 
 In the simulator one file serves all sites: `data_root` instead of `data`, to which the site's name is added.
 Without a file the environment variable FEDSM_DATA_ROOT is taken as `data_root`.
@@ -22,7 +23,7 @@ from fedsm.errors import UserError
 
 FILE_NAME = "fedsm_site.yaml"
 DATA_ROOT_VARIABLE = "FEDSM_DATA_ROOT"
-_KEYS = ("data", "data_root", "state_dir", "device", "threads")
+_KEYS = ("data", "data_root", "state_dir", "device", "threads", "patient_pattern")
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class SiteSettings:
     state_dir: Path
     device: torch.device
     threads: int
+    patient_pattern: str | None = None
 
 
 def load_site_settings(local: Path, workspace: Path, site: str, fair_share: int) -> SiteSettings:
@@ -58,27 +60,37 @@ def load_site_settings(local: Path, workspace: Path, site: str, fair_share: int)
             public="the site has no data path yet: it must write fedsm_site.yaml",
         )
     data = Path(values["data"]) if "data" in values else Path(values["data_root"]) / site
-    threads = values.get("threads", fair_share)
-    if not isinstance(threads, int) or threads < 1:
-        raise UserError(f"site {site!r}: {path}: threads must be a whole number of at least 1, got {threads!r}")
     return SiteSettings(
         data=data,
         state_dir=Path(values.get("state_dir", workspace / "fedsm_state")) / site,
         device=_device(values.get("device"), path, site),
-        threads=threads,
+        threads=values.get("threads", fair_share),
+        patient_pattern=values.get("patient_pattern"),
     )
 
 
 def _read(path: Path, site: str) -> dict:
+    """The file's values; text and numbers only, known keys only.
+
+    Raises:
+        UserError: naming the key and the line.
+    """
     try:
-        values = yaml.safe_load(path.read_text()) or {}
-    except (OSError, yaml.YAMLError) as e:
+        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as e:
         raise UserError(f"site {site!r}: {path} cannot be read: {' '.join(str(e).split())}") from e
     if not isinstance(values, dict):
         raise UserError(f"site {site!r}: {path} must hold `key: value` lines")
-    unknown = sorted(set(values) - set(_KEYS))
-    if unknown:
-        raise UserError(f"site {site!r}: {path}: unknown key {unknown[0]!r}; known: {', '.join(_KEYS)}")
+    lines = {key.value: key.start_mark.line + 1 for key, _ in root.value} if root else {}
+    for key, value in values.items():
+        where = f"site {site!r}: {path}, line {lines.get(key, '?')}"
+        if key not in _KEYS:
+            raise UserError(f"{where}: unknown key {key!r}; known: {', '.join(_KEYS)}")
+        if key == "threads" and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise UserError(f"{where}: threads must be a whole number of at least 1, got {value!r}")
+        if key != "threads" and not isinstance(value, str):
+            raise UserError(f"{where}: {key} must be text, got {value!r}")
     return values
 
 

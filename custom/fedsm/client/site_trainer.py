@@ -9,6 +9,7 @@ import torch
 
 from fedsm.client.local_state import LocalState
 from fedsm.client.site_settings import SiteSettings
+from fedsm.data.augment import augment_batch
 from fedsm.data.dataset import load_site, seeded_order
 from fedsm.errors import UserError
 from fedsm.evaluation.candidates import evaluate_candidates
@@ -41,7 +42,7 @@ class SiteTrainer:
         self.name = name
         self.sites = sites
         self.device = site.device
-        self.parts = load_site(site.data, name, settings)
+        self.parts = load_site(site.data, name, settings, site.state_dir, site.patient_pattern)
         self.tracks = client_tracks(settings, index, len(sites), site.device)
         self._local = LocalState(site.state_dir, run_id)
         self._state_round: int | None = None  # the round whose moments are in memory
@@ -90,9 +91,12 @@ class SiteTrainer:
         for track in self.tracks.values():
             track.begin(n_images)
         for epoch in range(epochs):
-            for images, labels in self.batches("train", seeded_order(self.settings, self.name, number, epoch)):
+            order = seeded_order(self.settings, self.name, number, epoch)
+            dice = torch.Generator().manual_seed(order)
+            for images, labels in self.batches("train", order):
                 if aborted():
                     raise Aborted
+                images, labels = augment_batch(images, labels, self.settings.task.augment, dice)
                 for name, track in self.tracks.items():
                     totals[name] += track.step(images, labels) * len(images)
 

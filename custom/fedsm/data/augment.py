@@ -7,26 +7,6 @@ import math
 import torch
 from torch.nn import functional
 
-from fedsm.errors import UserError
-
-KEYS = ("flip", "rotate", "scale", "intensity")
-
-
-def check_augment(options: dict, where: str) -> None:
-    """Refuses unknown or impossible options.
-
-    Raises:
-        UserError: naming the option.
-    """
-    for key, value in options.items():
-        if key not in KEYS:
-            raise UserError(f"{where}: unknown augment setting {key!r}; known: {', '.join(KEYS)}")
-        if key == "flip":
-            if value not in ("none", "horizontal", "both"):
-                raise UserError(f"{where}: augment.flip must be none, horizontal or both, got {value!r}")
-        elif not isinstance(value, (int, float)) or isinstance(value, bool) or value < 0:
-            raise UserError(f"{where}: augment.{key} must be a number of at least 0, got {value!r}")
-
 
 def augment_batch(
     images: torch.Tensor, labels: torch.Tensor, options: dict, generator: torch.Generator

@@ -11,8 +11,9 @@ import torch
 from torch.nn import functional
 
 from fedsm.data.intensity import IntensityError, scale_intensity
+from fedsm.data.patients import patients_of
 from fedsm.data.site_folder import Pair, list_pairs, read_pair
-from fedsm.data.split import PARTS, derive_seed, split_by_patient
+from fedsm.data.split import PARTS, derive_seed, split_site
 from fedsm.errors import UserError
 from fedsm.settings import JobSettings, TaskSettings
 from fedsm.tracks.base import Batch
@@ -65,14 +66,25 @@ def seeded_order(settings: JobSettings, site: str, round_number: int, epoch: int
     return derive_seed(settings.seed, site, round_number, epoch)
 
 
-def load_site(folder: Path, site: str, settings: JobSettings) -> dict[str, Part]:
-    """Loads a site's folder to its three parts. Each file is its own patient.
+def load_site(
+    folder: Path, site: str, settings: JobSettings, state: Path | None = None, patient_pattern: str | None = None
+) -> dict[str, Part]:
+    """Loads a site's folder to its three parts.
+
+    Args:
+        folder: the site's folder.
+        site: its name.
+        settings: the job's settings.
+        state: where the split is written down; None draws it anew.
+        patient_pattern: the patient in a file's name; see `patients_of`.
 
     Raises:
         UserError: whatever is wrong with the folder, naming the site, the file and the remedy.
     """
     pairs = list_pairs(folder, site)
-    split = split_by_patient([p.stem for p in pairs], settings.seed, site)
+    stems = [p.stem for p in pairs]
+    patients = patients_of(folder, stems, patient_pattern or settings.task.patient_pattern or None, site)
+    split = split_site(stems, patients, settings.seed, site, folder, state)
     parts = {}
     for part in PARTS:
         tensors = [_load_pair(pairs[i], site, settings) for i in split[part]]

@@ -1,14 +1,22 @@
-"""Train, validation and test parts of a site: 0.5 / 0.25 / 0.25 by patient, fixed by a seed."""
+"""Train, validation and test parts of a site: 0.5 / 0.25 / 0.25 by patient, fixed by a seed and written down.
+
+The split is drawn once, written to the site's state folder and used again: an image that is added or removed later does
+not move the others from training to test. A `splits.json` in the site's own folder wins over both.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import os
+from pathlib import Path
 
 import numpy as np
 
 from fedsm.errors import UserError
 
 PARTS = ("train", "validation", "test")
+FILE_NAME = "splits.json"
 
 
 def derive_seed(*parts) -> int:
@@ -43,3 +51,78 @@ def split_by_patient(patients: list[str], seed: int, site: str) -> dict[str, lis
     bounds = (0, n_train, n_train + n_validation, len(names))
     part_of = {names[i]: part for p, part in enumerate(PARTS) for i in order[bounds[p] : bounds[p + 1]]}
     return {part: [i for i, patient in enumerate(patients) if part_of[patient] == part] for part in PARTS}
+
+
+def split_site(
+    stems: list[str], patients: list[str], seed: int, site: str, folder: Path, state: Path | None
+) -> dict[str, list[int]]:
+    """The split of a site's files: the one written down, or a new one.
+
+    Args:
+        stems: the files.
+        patients: the patient of each.
+        seed: the job's seed.
+        site: the site's name.
+        folder: the site's data folder, whose `splits.json` is taken as it is.
+        state: where a drawn split is written and found again; None draws it anew.
+
+    Returns:
+        part -> indices into `stems`.
+
+    Raises:
+        UserError: a `splits.json` that does not fit the files, or too few patients.
+    """
+    own = folder / FILE_NAME
+    if own.is_file():
+        return _indices(_read(own, site), stems, patients, own, site)
+    if state is None:
+        return split_by_patient(patients, seed, site)
+    kept = state / f"splits_seed_{seed}.json"
+    if kept.is_file():
+        parts = _read(kept, site)
+    else:
+        drawn = split_by_patient(patients, seed, site)
+        parts = {part: [stems[i] for i in rows] for part, rows in drawn.items()}
+    known = {stem: part for part in PARTS for stem in parts[part]}
+    part_of = {patient: known[stem] for stem, patient in zip(stems, patients, strict=True) if stem in known}
+    for stem, patient in zip(stems, patients, strict=True):
+        if stem not in known:  # came later: its patient's part, or one drawn for a new patient
+            share = derive_seed(seed, site, patient) % 4
+            parts[part_of.setdefault(patient, PARTS[max(0, share - 1)])].append(stem)
+    state.mkdir(parents=True, exist_ok=True)
+    partial = kept.with_suffix(f".{os.getpid()}")
+    partial.write_text(json.dumps(parts, indent=1, ensure_ascii=False), encoding="utf-8")
+    os.replace(partial, kept)
+    present = set(stems)
+    return _indices({p: [s for s in parts[p] if s in present] for p in PARTS}, stems, patients, kept, site)
+
+
+def _read(path: Path, site: str) -> dict[str, list[str]]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return {part: [str(stem) for stem in content[part]] for part in PARTS}
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise UserError(
+            f"site {site!r}: {path} cannot be used; it must map train, validation and test to lists of file stems"
+        ) from e
+
+
+def _indices(parts: dict, stems: list[str], patients: list[str], path: Path, site: str) -> dict[str, list[int]]:
+    """Stems to indices, checked: every file in one part, no patient in two, no part empty."""
+    part_of: dict[str, str] = {}
+    for part in PARTS:
+        for stem in parts[part]:
+            if part_of.setdefault(stem, part) != part:
+                raise UserError(f"site {site!r}: {path} has the file {stem!r} in two parts")
+    owner: dict[str, str] = {}
+    split: dict[str, list[int]] = {part: [] for part in PARTS}
+    for i, (stem, patient) in enumerate(zip(stems, patients, strict=True)):
+        if stem not in part_of:
+            raise UserError(f"site {site!r}: {path} does not name the file {stem!r}; add it to one part")
+        if owner.setdefault(patient, part_of[stem]) != part_of[stem]:
+            raise UserError(f"site {site!r}: {path} has the patient {patient!r} in two parts; keep each in one")
+        split[part_of[stem]].append(i)
+    for part, rows in split.items():
+        if not rows:
+            raise UserError(f"site {site!r}: {path} leaves no file for {part}")
+    return split

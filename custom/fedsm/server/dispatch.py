@@ -13,9 +13,9 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
-from fedsm.server.memory import collect_messages
+from fedsm.server.memory import MessageCollector
 
-_WAKE_UP = 0.1  # seconds between looks at the abort signal
+_WAKE_UP = 0.02  # seconds between looks at the abort signal and at the memory
 
 
 class _ClientTasks(list):
@@ -89,7 +89,7 @@ def dispatch(
     Returns:
         site -> why it did not answer; empty when all did. Nothing is accepted any more after the return.
     """
-    inbox = _Inbox(list(payloads), accept)
+    inbox, collector = _Inbox(list(payloads), accept), MessageCollector()
 
     def received(client_task: ClientTask, fl_ctx: FLContext) -> None:
         result, client_task.result = client_task.result, None  # FLARE would hold the payload until the task ends
@@ -110,7 +110,7 @@ def dispatch(
             if len(inbox.answered | dead) == len(tasks):
                 break
             inbox.changed.wait(_WAKE_UP)
-        collect_messages()
+        collector.look()
 
     inbox.close()
     missing = {}

@@ -7,6 +7,9 @@ start, with them 130 MB.
 import ctypes
 import gc
 
+import psutil
+
+_GROWTH = 12 * 1024 * 1024  # bytes after which messages are collected
 _M_MMAP_THRESHOLD = -3  # mallopt's name for: larger blocks come from the system, and go back to it when freed
 _M_ARENA_MAX = -8  # at most so many heaps: every thread of FLARE's would have its own
 
@@ -19,7 +22,7 @@ def return_freed_memory() -> None:
     there is no glibc.
     """
     gc.collect()
-    gc.freeze()  # makes `collect_messages` a matter of milliseconds
+    gc.freeze()  # makes collecting a matter of milliseconds
     try:
         libc = ctypes.CDLL("libc.so.6")
         libc.mallopt(_M_MMAP_THRESHOLD, 128 * 1024)
@@ -28,6 +31,21 @@ def return_freed_memory() -> None:
         pass
 
 
-def collect_messages() -> None:
-    """Frees the messages of finished transfers: FLARE leaves them in reference cycles, each with its payload."""
-    gc.collect()
+class MessageCollector:
+    """Frees the messages of finished transfers: FLARE leaves them in reference cycles, each with its payload.
+
+    Looks at the process's size, which costs microseconds, and collects when it has grown.
+    """
+
+    def __init__(self):
+        self._process = psutil.Process()
+        self._floor = self._process.memory_info().rss
+
+    def look(self) -> None:
+        """To be called often while transfers are under way."""
+        size = self._process.memory_info().rss
+        if size > self._floor + _GROWTH:
+            gc.collect()
+            size = self._process.memory_info().rss
+            self._floor = size
+        self._floor = min(self._floor, size)

@@ -50,9 +50,7 @@ class AveragedServer(ServerTrack):
 
     def close(self) -> None:
         if self._mean.count:
-            # New tensors, not in place: a slow download of this round's payload may still read the old ones.
-            self.weights = copy(self.weights)
-            self._mean.add_to(self.weights)
+            self.weights = self._mean.added_to(self.weights)
         self._mean = RunningMean(self.weights)
 
     def files(self) -> dict[str, Tensors]:

@@ -62,8 +62,7 @@ class SelectorGradientServer(SelectorFedAvgServer):
 
     def close(self) -> None:
         if self._mean.count:
-            gradient = {k: torch.zeros_like(v) for k, v in self.weights.items()}
-            self._mean.add_to(gradient)
+            gradient = self._mean.added_to({k: torch.zeros_like(v) for k, v in self.weights.items()})
             moments = self._moments()
             self._bind(copy(self.weights), moments)  # a slow download may still read the old tensors
             for key, parameter in self._parameters.items():

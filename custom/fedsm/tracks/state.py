@@ -40,11 +40,14 @@ def add_(target: Tensors, diff: Tensors) -> None:
     Keeping the dtype matters: dividing by a NumPy scalar somewhere upstream turns float32 into float64,
     which doubles memory and wire. Integer buffers that a filter turned into floats are rounded back.
     """
+    changes = []
     for key, value in target.items():
         change = diff[key]
         if not value.is_floating_point() and change.is_floating_point():
             change = change.round()
-        value.add_(_cast(change, value.dtype))
+        changes.append(_cast(change, value.dtype))
+    if changes:
+        torch._foreach_add_(list(target.values()), changes)
 
 
 def problem(update: Tensors, template: Tensors) -> str | None:
@@ -100,21 +103,25 @@ class RunningMean:
 
     def add(self, tensors: Tensors, weight: float, index: int = 0) -> None:
         """Adds one state dict with its weight (number of images); `index` is the site's."""
-        if not self.count:  # not before the first answer: while models go out the memory is needed elsewhere
-            self._sums = {k: torch.zeros(tensors[k].shape, dtype=dtype) for k, dtype in self._dtypes.items()}
-        for key, total in self._sums.items():
-            total.add_(_cast(tensors[key], total.dtype), alpha=weight)
+        floats = [_cast(tensors[k], dtype) for k, dtype in self._dtypes.items()]
+        if self.count and floats:
+            torch._foreach_add_(list(self._sums.values()), floats, alpha=weight)
+        else:  # not allocated before the first answer: while models go out the memory is needed elsewhere
+            self._sums = {k: v * weight for k, v in zip(self._dtypes, floats, strict=True)}
         if self._largest is None or (weight, -index) > self._largest:
             self._largest = (weight, -index)
             self._integers = {k: v for k, v in tensors.items() if k not in self._sums}
         self.weight += weight
         self.count += 1
 
-    def add_to(self, target: Tensors) -> None:
-        """target += the weighted mean, in place, one entry at a time; integers: += the largest site's values.
+    def added_to(self, old: Tensors) -> Tensors:
+        """old + the weighted mean, as new tensors; integers: old + the largest site's values.
 
-        Does nothing where nothing was added.
+        A copy of `old` where nothing was added. New tensors, because a slow download may still read the old ones.
         """
-        for key, total in self._sums.items():
-            target[key].add_(total, alpha=1 / self.weight)
-        add_({k: target[k] for k in self._integers}, self._integers)
+        new = {
+            k: torch.add(v, self._sums[k], alpha=1 / self.weight) if k in self._sums else v.clone()
+            for k, v in old.items()
+        }
+        add_({k: new[k] for k in self._integers}, self._integers)
+        return new

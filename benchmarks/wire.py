@@ -1,0 +1,74 @@
+"""What travels: the models of a round and nothing else."""
+
+from __future__ import annotations
+
+from benchmarks.report import Check, Outcome
+from benchmarks.simulator import TASK, Simulation, Simulator
+
+_SLACK = 1.01
+_STATISTICS_BAR = 100_000
+# The fully connected head makes messages of half a gigabyte, in which two U-Nets are 2.5 %. With the small head a
+# U-Net too many is a quarter: the bar is the harder one.
+_HEAD = "task.selector_net.head=gap"
+_GRADIENT_SITES, _GRADIENT_IMAGES, _GRADIENT_ROUNDS = 2, 12, 2
+
+
+def _largest(results: dict) -> int:
+    """The most bytes of a site and round, down or up."""
+    wire = results["wire"]
+    return max(n for way in ("down_bytes", "up_bytes") for rounds in wire[way].values() for n in rounds)
+
+
+def _counted(results: dict, final_validation: int, registration: int) -> int:
+    """All tensor bytes of a run; the two that results.json does not hold are given for one site."""
+    wire = results["wire"]
+    in_rounds = sum(n for way in ("down_bytes", "up_bytes") for rounds in wire[way].values() for n in rounds)
+    once = sum(wire["evaluation_down_bytes"].values())
+    return in_rounds + once + len(results["sites"]) * (final_validation + registration)
+
+
+def _loopback(run: Simulation, counted: int) -> dict:
+    """What crossed the machine's loopback, whoever sent it: framing, acknowledgements, FLARE's heartbeats."""
+    if run.loopback_bytes is None:
+        return {}
+    return {"loopback_bytes": run.loopback_bytes, "loopback_over_counted": run.loopback_bytes / counted}
+
+
+def measure(simulator: Simulator) -> Outcome:
+    """Bytes of a site and round with each selector, and the sums of `statistics`."""
+    from app_fedsm.config import build_settings
+    from fedsm.exchange import payload_bytes
+    from fedsm.nets import build_selector, build_unet
+    from fedsm.tracks import server_tracks
+
+    run = simulator.default_run
+    small = simulator.write_data("small", _GRADIENT_SITES, _GRADIENT_IMAGES)
+    gradient = simulator.run(small, "gradient", _GRADIENT_ROUNDS, "--selector", "gradient", "--set", _HEAD).results
+
+    task = build_settings(TASK, "fedsm", overrides=[_HEAD]).task
+    w_g = payload_bytes({"net": dict(build_unet(task).named_parameters())})
+    w_s = payload_bytes({"net": dict(build_selector(task, _GRADIENT_SITES).named_parameters())})
+
+    sites = run.results["sites"]
+    tracks = server_tracks(build_settings(TASK, "fedsm"), sites)
+    sums = tracks["selector"].registration_template()
+    for site in sites:
+        tracks["selector"].register(site, {k: v + 1 for k, v in sums.items()})
+    final = payload_bytes({name: track.final_payload(sites[0]) for name, track in tracks.items()})
+    counted = _counted(run.results, final, payload_bytes({"selector": sums}))
+    figures = {
+        "w_g_bytes": w_g,
+        "w_s_bytes": w_s,
+        "gradient_bytes": _largest(gradient),
+        "gradient_over_models": _largest(gradient) / (2 * w_g + w_s),
+        "statistics_bytes": _largest(run.results),
+        "statistics_over_models": _largest(run.results) / (2 * w_g),
+        "registration_bytes": payload_bytes({"selector": sums}),
+        "counted_bytes": counted,
+    } | _loopback(run, counted)
+    checks = [
+        Check("gradient, a site and round", figures["gradient_bytes"], _SLACK * (2 * w_g + w_s), "B"),
+        Check("statistics, a site and round", figures["statistics_bytes"], _SLACK * 2 * w_g, "B"),
+        Check("sums of statistics, once", figures["registration_bytes"], _STATISTICS_BAR, "B"),
+    ]
+    return Outcome(checks, figures)
