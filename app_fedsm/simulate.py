@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -27,8 +28,12 @@ from fedsm.tracks import check_tracks
 LOG = "flare.log"
 RESTARTS = 3
 # FLARE's simulator picks a worker's port, lets go of it and starts the worker: sometimes another connection takes the
-# port in between, that site never starts, and the job would wait for it until the round's deadline.
-_PORT_LOST = b"[Errno 98] Address already in use"
+# port in between, that site never runs, and the job would wait for it until the round's deadline. Seen in about one of
+# fifteen runs, in these words.
+_SITE_LOST = re.compile(
+    rb"Address already in use|Communication error with client|run_client_thread error|Subprocess died for client"
+)
+_LOST = "the simulator lost one of its sites"
 _RUN = "run.json"
 _PRODUCTS = ("results.json", "super_model", FOLDER, "tb_events", "progress.jsonl")
 _EARLIER = "results.earlier.json"
@@ -124,17 +129,16 @@ def simulate(settings: JobSettings, root: Path, sites: list[str], out: Path, thr
         command = [sys.executable, "-m", "nvflare.cli", "simulator", str(out / "job" / name)]
         command += ["-w", str(workspace), "-c", ",".join(sites), "-t", str(threads), "-l", "full"]
         failure = _run_once(command, out, settings.rounds)
-        if failure != _PORT_LOST or attempt == RESTARTS:
+        if failure != _LOST or attempt == RESTARTS:
             break
-        print("a simulated site lost its port and did not start; starting again", file=sys.stderr)
+        print("the simulator lost one of its sites; starting again from the last checkpoint", file=sys.stderr)
         resume = bool(list((out / FOLDER).glob("round_*.json")))
     if failure or not results.is_file():
-        reason = "the simulator could not start its sites" if failure == _PORT_LOST else failure
-        raise SimulationFailed(reason or f"the simulator ended without results; see {log}")
+        raise SimulationFailed(failure or f"the simulator ended without results; see {log}")
     return json.loads(results.read_text())
 
 
-def _run_once(command: list[str], out: Path, rounds: int) -> str | bytes | None:
+def _run_once(command: list[str], out: Path, rounds: int) -> str | None:
     """One start of the simulator; returns why it failed, as far as it said so."""
     log = out / LOG
     with log.open("ab") as stream:
@@ -189,17 +193,19 @@ def _server_folder(workspace: Path) -> Path:
     return workspace / "server" / "simulate_job"
 
 
-def _watch(family: _Family, progress: Path, rounds: int, log: Path, beginning: int) -> str | bytes | None:
+def _watch(family: _Family, progress: Path, rounds: int, log: Path, beginning: int) -> str | None:
     """Follows the server's progress until the process ends or cannot go on; returns why it failed, if it did."""
     events, lines = _Tail(progress), _Tail(log, beginning)
-    failure = None
+    failure, finished = None, False
     with tqdm(total=rounds, unit="round", desc="starting") as bar:
         while True:
             running = family.look()
             for line in events.read():
-                failure = _show(bar, json.loads(line)) or failure
-            if any(_PORT_LOST in line for line in lines.read()):
-                return _PORT_LOST
+                event = json.loads(line)
+                finished = finished or event["event"] == "finished"
+                failure = _show(bar, event) or failure
+            if any(map(_SITE_LOST.search, lines.read())) and running and not finished:
+                return _LOST
             if not running:
                 return failure
             time.sleep(0.2)

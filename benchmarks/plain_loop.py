@@ -17,6 +17,7 @@ from monai.losses import DiceLoss
 from tqdm import trange
 
 from app_fedsm.config import build_settings
+from fedsm.data.augment import augment_batch
 from fedsm.data.dataset import Part, load_site
 from fedsm.data.site_folder import list_sites
 from fedsm.evaluation.dice import dice_per_image
@@ -35,6 +36,7 @@ class PlainSite:
         self._adams = [torch.optim.Adam(net.parameters(), lr=settings.lr) for net in self.nets]
         self._loss = DiceLoss(sigmoid=True)
         self._batch_size = settings.batch_size
+        self._augment = settings.task.augment
 
     def _batches(self, part: Part, order: torch.Tensor):
         for rows in order.split(self._batch_size):
@@ -56,6 +58,7 @@ class PlainSite:
         for net in self.nets:
             net.train()
         for x, y in self._batches(part, torch.randperm(len(part))):
+            x, y = augment_batch(x, y, self._augment, torch.default_generator)
             for net, adam in zip(self.nets, self._adams, strict=True):
                 loss = self._loss(net(x), y)
                 adam.zero_grad(set_to_none=True)

@@ -57,6 +57,14 @@ def test_image_and_labels_move_together():
     assert (both / either > 0.9).all()
 
 
+def test_a_flipped_and_rotated_square_stays_a_square():
+    """Flip, rotation and zoom of 1 keep areas: a shear would not."""
+    images, labels = torch.zeros(16, 1, 64, 64), torch.zeros(16, 1, 64, 64)
+    labels[:, :, 22:42, 22:42] = 1
+    _, mask = augment_batch(images, labels, {"flip": "both", "rotate": 40}, generator())
+    assert (mask.sum((1, 2, 3)) / 400 - 1).abs().max() < 0.05
+
+
 @pytest.mark.parametrize("augment", ["{spin: 3}", "{flip: sideways}", "{rotate: -1}", "{scale: big}"])
 def test_bad_settings_are_refused(augment):
     with pytest.raises(UserError, match="augment"):

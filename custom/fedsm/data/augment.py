@@ -40,7 +40,8 @@ def augment_batch(
     zoom = 1 / (1 + uniform(options.get("scale", 0)))
     cos, sin = angle.cos() * zoom, angle.sin() * zoom
     # One affine map an image and one resampling for all: rotation and zoom of the flipped picture.
-    theta = torch.stack([torch.stack([mirror_x * cos, -sin], 1), torch.stack([sin, mirror_y * cos], 1)], 1)
+    rows = [mirror_x * cos, -mirror_y * sin], [mirror_x * sin, mirror_y * cos]
+    theta = torch.stack([torch.stack(row, 1) for row in rows], 1)
     theta = torch.cat([theta, torch.zeros(count, 2, 1)], 2).to(images.device)
     grid = functional.affine_grid(theta, list(images.shape), align_corners=False)
     images = functional.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import time
 import uuid
 from collections.abc import Callable
@@ -29,7 +28,7 @@ from fedsm.nets import build_unet
 from fedsm.server.aggregator import SoftPullAggregator
 from fedsm.server.checkpoint import FOLDER, Checkpoints, write_json
 from fedsm.server.dispatch import dispatch
-from fedsm.server.memory import return_freed_memory
+from fedsm.server.memory import peak_bytes, return_freed_memory
 from fedsm.server.record import Progress, RunRecord
 from fedsm.server.results import evaluation_problem, summarize
 from fedsm.settings import JobSettings
@@ -326,7 +325,6 @@ class FedSMController(Controller):
         manifest = common | {"labels": list(job.task.labels), "run_id": record.run_id, "versions": versions()}
         save_super_model(self._folder / "super_model", job, manifest, candidates, notes)
         seconds = [row["seconds"] for row in record.history]
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         results = common | {
             "run_id": record.run_id,
             "images": self._aggregator.registered,
@@ -336,7 +334,7 @@ class FedSMController(Controller):
             "validation": {"history": record.history, "best": record.best},
             "wire": record.wire | {"evaluation_down_bytes": down},
             "seconds": {"round": seconds, "total": time.time() - self._started},
-            "peak_rss_mb": {"server": round(peak / _MB, 1), "server_start": round(self._start_rss / _MB, 1)},
+            "peak_rss_mb": {"server": round(peak_bytes() / _MB, 1), "server_start": round(self._start_rss / _MB, 1)},
             "missing_in_evaluation": missing,
         }
         write_json(self._folder / "results.json", results)

@@ -34,7 +34,7 @@ def soft_pull_(weights: list[Tensors], lam: float) -> None:
 
     The pull is linear: with m the mean of all K' models, `lam * w_k + (1 - lam) / (K' - 1) * (K' m - w_k)`
     equals `w_k + t (m - w_k)` with `t = (1 - lam) K' / (K' - 1)`. So one mean serves all sites: O(K') work and
-    one extra buffer. Integer buffers are not pulled. With one model nothing is pulled.
+    one buffer of the largest entry. Integer buffers are not pulled. With one model nothing is pulled.
 
     Args:
         weights: the models that answered.
@@ -44,14 +44,20 @@ def soft_pull_(weights: list[Tensors], lam: float) -> None:
     if count < 2:
         return
     t = (1 - lam) * count / (count - 1)
-    floats = [key for key, value in weights[0].items() if value.is_floating_point()]
-    models = [[w[key] for key in floats] for w in weights]
-    mean = [first + second for first, second in zip(models[0], models[1], strict=True)]
-    for model in models[2:]:
-        torch._foreach_add_(mean, model)
-    torch._foreach_div_(mean, count)
-    for model in models:
-        torch._foreach_lerp_(model, mean, t)
+    scratch: dict[torch.dtype, torch.Tensor] = {}
+    for key, first in weights[0].items():
+        if not first.is_floating_point():
+            continue
+        if first.dtype not in scratch:
+            largest = max(v.numel() for v in weights[0].values() if v.dtype == first.dtype)
+            scratch[first.dtype] = torch.empty(largest, dtype=first.dtype)
+        mean = scratch[first.dtype][: first.numel()].view(first.shape)
+        torch.add(first, weights[1][key], out=mean)
+        for w in weights[2:]:
+            mean.add_(w[key])
+        mean.div_(count)
+        for w in weights:
+            w[key].lerp_(mean, t)
 
 
 class SoftPullServer(ServerTrack):

@@ -115,13 +115,17 @@ class RunningMean:
         self.count += 1
 
     def added_to(self, old: Tensors) -> Tensors:
-        """old + the weighted mean, as new tensors; integers: old + the largest site's values.
+        """old + the weighted mean, as new tensors; integers: old + the largest site's values. Ends this mean.
 
-        A copy of `old` where nothing was added. New tensors, because a slow download may still read the old ones.
+        New tensors, because a slow download may still read the old ones: those of the sums, which saves a copy.
+
+        Raises:
+            ZeroDivisionError: nothing was added.
         """
-        new = {
-            k: torch.add(v, self._sums[k], alpha=1 / self.weight) if k in self._sums else v.clone()
-            for k, v in old.items()
-        }
-        add_({k: new[k] for k in self._integers}, self._integers)
-        return new
+        sums, self._sums = self._sums, {}
+        if sums:
+            torch._foreach_mul_(list(sums.values()), 1 / self.weight)
+            torch._foreach_add_(list(sums.values()), [old[k] for k in sums])
+        integers = {k: old[k].clone() for k in self._integers}
+        add_(integers, self._integers)
+        return {k: sums[k] if k in sums else integers[k] for k in old}
