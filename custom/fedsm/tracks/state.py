@@ -15,10 +15,11 @@ def as_tensor(value) -> torch.Tensor:
     Raises:
         TypeError: neither, or an array of objects or text.
     """
-    if callable(getattr(value, "materialize", None)):
+    if not isinstance(value, torch.Tensor) and callable(getattr(value, "materialize", None)):
         value = value.materialize()  # the server receives tensors to its disk; this reads one
     if isinstance(value, torch.Tensor):
-        return value.detach().cpu()
+        plain = value.device.type == "cpu" and not value.requires_grad
+        return value if plain else value.detach().cpu()
     if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
         return torch.from_numpy(np.ascontiguousarray(value))
     raise TypeError(f"expected a tensor or a numeric array, got {type(value).__name__}")
