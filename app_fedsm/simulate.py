@@ -28,8 +28,8 @@ from fedsm.tracks import check_tracks
 LOG = "flare.log"
 RESTARTS = 3
 # FLARE's simulator picks a worker's port, lets go of it and starts the worker: sometimes another connection takes the
-# port in between, that site never runs, and the job would wait for it until the round's deadline. Seen in about one of
-# fifteen runs, in these words.
+# port in between, that site never runs, and the job would wait for it until the round's deadline. Seen twice in
+# some thirty runs, in two of these forms.
 _SITE_LOST = re.compile(
     rb"Address already in use|Communication error with client|run_client_thread error|Subprocess died for client"
 )

@@ -16,7 +16,11 @@ SITES = ["site-1", "site-2", "site-3"]
 
 
 def small_settings(**given) -> JobSettings:
-    """A job of seconds: 32 px, a U-Net of three levels, a narrow VGG-11."""
+    """A job of seconds: 32 px, a U-Net of three levels, a narrow VGG-11.
+
+    lr is 1e-3, not more: at 3e-3 one weight with a tiny gradient made the global models of the federated run and of
+    the plain loop differ by 2.1e-5 after three rounds, from float32 rounding that Adam amplifies; at 1e-3 by 1.2e-7.
+    """
     overrides = [
         "task.unet.channels=[4,8,16]",
         "task.unet.residual_units=1",
