@@ -37,4 +37,5 @@ def test_table_has_a_row_a_model_and_a_dash_for_a_missing_site():
     assert [line.split("  ")[0] for line in lines[4:]] == [
         "FedAvg (global)", "personal, own site", "FedSM", "selector accuracy",
     ]  # fmt: skip
-    assert all(" - " in line for line in lines[4:])
+    assert all(" - " in line + " " for line in lines[4:])
+    assert lines[2].split("  ")[-1] == "selector acc." and lines[6].split()[-1] == "1.0000"

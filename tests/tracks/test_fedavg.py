@@ -51,3 +51,21 @@ def test_same_seed_same_start_and_personal_starts_as_global():
     assert not torch.equal(one["global"].weights[key], other["global"].weights[key])
     for site in SITES:
         assert torch.equal(one["personal"].weights[site][key], one["global"].weights[key])
+
+
+def test_rounds_share_memory_only_when_every_site_has_answered():
+    """Everybody answered round 1: its old model is summed into. Round 2 lacks a site, which may still be reading the
+    model that went out: that one stays as it was."""
+    track = make_track()
+    for site in SITES:
+        track.merge(site, {"w": torch.ones(2)}, 10)
+    track.close()  # w = 1 + 1
+    sent = track.weights["w"]
+    for site in SITES[:2]:
+        track.merge(site, {"w": torch.ones(2)}, 10)
+    track.close()  # w = 2 + 1
+    for site in SITES:
+        track.merge(site, {"w": torch.full((2,), 4.0)}, 10)
+    track.close()  # w = 3 + 4
+    assert sent.tolist() == [2.0, 2.0]
+    assert track.weights["w"].tolist() == [7.0, 7.0]

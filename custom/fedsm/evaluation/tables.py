@@ -6,26 +6,26 @@ _ROWS = (("FedAvg (global)", "global"), ("personal, own site", "personal_own"), 
 
 
 def dice_table(results: dict) -> str:
-    """The test Dice of the run: a row a model, a column a site, then client average and global.
+    """The test Dice of the run: a row a model, a column a site, then client average, global and selector accuracy.
+
+    The selector's accuracy at each site has a row of its own below.
 
     Args:
         results: the content of results.json.
     """
     sites = results["sites"]
     test = results["test"]
-    header = ["test Dice", *sites, "client avg", "global"]
+    accuracy = test.get("selector_accuracy")
+    header = ["test Dice", *sites, "client avg", "global", *(["selector acc."] if accuracy else [])]
     rows = [header]
     for title, key in _ROWS:
         if key in test:
             t = test[key]
-            rows.append(
-                [title, *(_number(t["per_site"][s]) for s in sites), _number(t["client_avg"]), _number(t["global"])]
-            )
-    if "selector_accuracy" in test:
-        accuracy = test["selector_accuracy"]
-        rows.append(
-            ["selector accuracy", *(_number(accuracy["per_site"][s]) for s in sites), _number(accuracy["mean"]), ""]
-        )
+            dice = [*(t["per_site"][s] for s in sites), t["client_avg"], t["global"]]
+            chosen = [_number(accuracy["mean"]) if key == "super_model" else ""] if accuracy else []
+            rows.append([title, *map(_number, dice), *chosen])
+    if accuracy:
+        rows.append(["selector accuracy", *(_number(accuracy["per_site"][s]) for s in sites), "", "", ""])
     widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
     lines = []
     for row in rows:

@@ -14,10 +14,6 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
-from nvflare.app_common.utils.tensor_disk_offload_context import (
-    cleanup_tensor_disk_offload,
-    setup_tensor_disk_offload,
-)
 from nvflare.app_common.widgets.streaming import create_analytic_dxo, send_analytic_dxo
 from nvflare.fuel.utils.memory_utils import cleanup_memory
 
@@ -28,7 +24,7 @@ from fedsm.nets import build_unet
 from fedsm.server.aggregator import SoftPullAggregator
 from fedsm.server.checkpoint import FOLDER, Checkpoints, write_json
 from fedsm.server.dispatch import dispatch
-from fedsm.server.memory import peak_bytes, return_freed_memory
+from fedsm.server.memory import peak_bytes, received_to_disk, return_freed_memory
 from fedsm.server.record import Progress, RunRecord
 from fedsm.server.results import evaluation_problem, summarize
 from fedsm.settings import JobSettings
@@ -73,7 +69,10 @@ class FedSMController(Controller):
         """Nothing is left open between rounds."""
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        offload = setup_tensor_disk_offload(fl_ctx.get_engine(), enabled=True, job_id=fl_ctx.get_job_id())
+        with received_to_disk(fl_ctx.get_engine(), fl_ctx.get_job_id()):
+            self._run(abort_signal, fl_ctx)
+
+    def _run(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         try:
             self._prepare(fl_ctx)
             self._register(self._sites, self._job.round_timeout, fl_ctx, abort_signal)
@@ -87,8 +86,6 @@ class FedSMController(Controller):
         except UserError as e:
             self._progress.tell("failed", reason=str(e))
             self.system_panic(str(e), fl_ctx)
-        finally:
-            cleanup_tensor_disk_offload(fl_ctx.get_engine(), offload)
 
     def process_result_of_unknown_task(
         self, client: Client, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext

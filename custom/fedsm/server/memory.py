@@ -7,10 +7,17 @@ uploads in memory, about 140 MiB with it and uploads on disk; 43 MiB of that are
 import ctypes
 import gc
 import resource
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
 
 import psutil
+from nvflare.app_common.utils.tensor_disk_offload_context import (
+    cleanup_tensor_disk_offload,
+    setup_tensor_disk_offload,
+)
 
-_GROWTH = 12 * 1024 * 1024  # bytes after which messages are collected
+_GROWTH = 4 * 1024 * 1024  # bytes after which messages are collected
 _M_MMAP_THRESHOLD = -3  # mallopt's name for: larger blocks come from the system, and go back to it when freed
 _M_ARENA_MAX = -8  # at most so many heaps: every thread of FLARE's would have its own
 
@@ -30,6 +37,26 @@ def return_freed_memory() -> None:
         libc.mallopt(_M_ARENA_MAX, 2)
     except (OSError, AttributeError):
         pass
+
+
+@contextmanager
+def received_to_disk(engine, job_id: str) -> Iterator[None]:
+    """Lets what the sites send go to the server's disk, to be read one answer at a time.
+
+    FLARE's own switch sets this for the engine's cell. In a deployment that is the one that receives; in the simulator
+    it is not: there the server's job cell receives, and answers of all sites would pile up in memory.
+
+    Args:
+        engine: the server's engine.
+        job_id: names the temporary folder.
+    """
+    cells = [engine.get_cell(), getattr(getattr(engine, "server", None), "job_cell", None)]
+    holders = [SimpleNamespace(get_cell=lambda cell=cell: cell) for cell in dict.fromkeys(cells) if cell]
+    with ExitStack() as stack:
+        for holder in holders:
+            context = setup_tensor_disk_offload(holder, enabled=True, job_id=job_id)
+            stack.callback(cleanup_tensor_disk_offload, holder, context)
+        yield
 
 
 def peak_bytes() -> int:

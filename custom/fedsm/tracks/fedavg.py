@@ -49,9 +49,12 @@ class AveragedServer(ServerTrack):
         self._mean.add(update, n_images, self.sites.index(site))
 
     def close(self) -> None:
+        everybody = self._mean.count == len(self.sites)
+        old = self.weights
         if self._mean.count:
-            self.weights = self._mean.added_to(self.weights)
-        self._mean = RunningMean(self.weights)
+            self.weights = self._mean.added_to(old)
+        # A site that did not answer may still be downloading the old model: then it is left alone.
+        self._mean = RunningMean(self.weights, spare=old if everybody else None)
 
     def files(self) -> dict[str, Tensors]:
         return {self.name: self.weights}
@@ -62,3 +65,4 @@ class AveragedServer(ServerTrack):
 
     def release(self) -> None:
         self.weights = {}
+        self._mean = RunningMean({})

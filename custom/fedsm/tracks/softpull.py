@@ -8,6 +8,7 @@ Xu et al., CVPR 2022, eq. 10 and Algorithm 1, line 16. lam = 1/K is plain averag
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 
@@ -17,6 +18,8 @@ from fedsm.settings import JobSettings
 from fedsm.tracks.base import ServerTrack, Tensors
 from fedsm.tracks.fedavg import initial_weights
 from fedsm.tracks.state import add_, copy
+
+_BLOCK = 128 * 1024  # entries pulled at a time
 
 
 def check_lam(lam: float, n_sites: int) -> None:
@@ -34,7 +37,7 @@ def soft_pull_(weights: list[Tensors], lam: float) -> None:
 
     The pull is linear: with m the mean of all K' models, `lam * w_k + (1 - lam) / (K' - 1) * (K' m - w_k)`
     equals `w_k + t (m - w_k)` with `t = (1 - lam) K' / (K' - 1)`. So one mean serves all sites: O(K') work and
-    one buffer of the largest entry. Integer buffers are not pulled. With one model nothing is pulled.
+    one small buffer. Integer buffers are not pulled. With one model nothing is pulled.
 
     Args:
         weights: the models that answered.
@@ -44,20 +47,36 @@ def soft_pull_(weights: list[Tensors], lam: float) -> None:
     if count < 2:
         return
     t = (1 - lam) * count / (count - 1)
+    blocks = list(_blocks(weights[0]))
     scratch: dict[torch.dtype, torch.Tensor] = {}
-    for key, first in weights[0].items():
-        if not first.is_floating_point():
+    for dtype in {dtype for dtype, _ in blocks}:
+        largest = max(sum(weights[0][k].numel() for k in keys) for d, keys in blocks if d == dtype)
+        scratch[dtype] = torch.empty(largest, dtype=dtype)
+    for dtype, keys in blocks:
+        models = [[w[k] for k in keys] for w in weights]
+        sizes = [v.numel() for v in models[0]]
+        mean = [m.view(v.shape) for m, v in zip(scratch[dtype][: sum(sizes)].split(sizes), models[0], strict=True)]
+        torch._foreach_copy_(mean, models[0])
+        for values in models[1:]:
+            torch._foreach_add_(mean, values)
+        torch._foreach_div_(mean, count)
+        for values in models:
+            torch._foreach_lerp_(values, mean, t)
+
+
+def _blocks(tensors: Tensors) -> Iterator[tuple[torch.dtype, list[str]]]:
+    """The float entries in blocks of one dtype: small ones together, so that fewer calls are made, and large ones
+    alone, so that a block stays in the processor's cache between the mean and the pull."""
+    by_dtype: dict[torch.dtype, list[str]] = {}
+    for key, value in tensors.items():
+        if not value.is_floating_point():
             continue
-        if first.dtype not in scratch:
-            largest = max(v.numel() for v in weights[0].values() if v.dtype == first.dtype)
-            scratch[first.dtype] = torch.empty(largest, dtype=first.dtype)
-        mean = scratch[first.dtype][: first.numel()].view(first.shape)
-        torch.add(first, weights[1][key], out=mean)
-        for w in weights[2:]:
-            mean.add_(w[key])
-        mean.div_(count)
-        for w in weights:
-            w[key].lerp_(mean, t)
+        keys = by_dtype.setdefault(value.dtype, [])
+        if keys and sum(tensors[k].numel() for k in keys) + value.numel() > _BLOCK:
+            yield value.dtype, list(keys)
+            keys.clear()
+        keys.append(key)
+    yield from ((dtype, keys) for dtype, keys in by_dtype.items() if keys)
 
 
 class SoftPullServer(ServerTrack):

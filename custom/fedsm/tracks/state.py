@@ -57,28 +57,41 @@ def problem(update: Tensors, template: Tensors) -> str | None:
     Checks keys, shapes, dtypes and that every value is finite. One norm over all entries is a single pass over the
     bytes: a NaN or an infinity anywhere makes it non-finite, and so does a value beyond 1e19, which no weight has.
     """
-    missing = sorted(set(template) - set(update))
-    if missing:
-        return f"entry {missing[0]!r} is missing ({len(missing)} in all)"
-    extra = sorted(set(update) - set(template), key=str)
-    if extra:
-        return f"unexpected entry {str(extra[0])[:80]!r} ({len(extra)} in all)"
-    floats = {}
+    if update.keys() != template.keys():
+        return _keys_problem(update, template)
+    floats = []
     for key, expected in template.items():
         value = update[key]
         if value.shape != expected.shape:
             return f"entry {key!r} has shape {tuple(value.shape)}, expected {tuple(expected.shape)}"
-        if value.is_complex() or value.dtype == torch.bool:
+        if value.dtype == expected.dtype:
+            if expected.dtype.is_floating_point:
+                floats.append(value)
+        elif value.is_complex() or value.dtype == torch.bool:
             return f"entry {key!r} has dtype {value.dtype}"
-        if value.is_floating_point():
+        elif value.is_floating_point():
             # As what it will become: 1e300 is finite as float64 and infinite as a float32 weight.
-            floats[key] = _cast(value, expected.dtype if expected.is_floating_point() else torch.float32)
-    if floats and not torch.isfinite(get_total_norm(floats.values())):
-        for key, value in floats.items():
-            if not torch.isfinite(torch.linalg.vector_norm(value)):
-                return f"entry {key!r} holds NaN or infinite values"
-        return "values are too large to be weights"
+            floats.append(value.to(expected.dtype if expected.is_floating_point() else torch.float32))
+    if floats and not torch.isfinite(get_total_norm(floats)):
+        return _values_problem(update, template)
     return None
+
+
+def _keys_problem(update: Tensors, template: Tensors) -> str:
+    missing = sorted(set(template) - set(update))
+    if missing:
+        return f"entry {missing[0]!r} is missing ({len(missing)} in all)"
+    extra = sorted(set(update) - set(template), key=str)
+    return f"unexpected entry {str(extra[0])[:80]!r} ({len(extra)} in all)"
+
+
+def _values_problem(update: Tensors, template: Tensors) -> str:
+    for key, expected in template.items():
+        value = update[key]
+        value = value.to(expected.dtype if expected.is_floating_point() else torch.float32)
+        if not torch.isfinite(torch.linalg.vector_norm(value)):
+            return f"entry {key!r} holds NaN or infinite values"
+    return "values are too large to be weights"
 
 
 def _cast(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -91,11 +104,17 @@ class RunningMean:
     Floats are summed in the model's own precision (float64 costs five times as much), so the result depends on the
     order of the calls in its last bits: the controller keeps to the order of the sites. Integer buffers are not
     averaged: those of the site with most data are taken (the first site by index where two are equal).
+
+    Args:
+        template: says which entries there are and what is a float.
+        spare: tensors like the template's that nobody reads any more, to sum into: new memory costs as much time as
+            summing three sites does.
     """
 
-    def __init__(self, template: Tensors):
+    def __init__(self, template: Tensors, spare: Tensors | None = None):
         # The template says what is a float: a site's filter may have turned an integer buffer into one.
         self._dtypes = {k: v.dtype for k, v in template.items() if v.is_floating_point()}
+        self._spare = spare or dict.fromkeys(template)
         self._sums: Tensors = {}
         self._integers: Tensors = {}
         self._largest: tuple[float, int] | None = None
@@ -107,8 +126,10 @@ class RunningMean:
         floats = [_cast(tensors[k], dtype) for k, dtype in self._dtypes.items()]
         if self.count and floats:
             torch._foreach_add_(list(self._sums.values()), floats, alpha=weight)
-        else:  # not allocated before the first answer: while models go out the memory is needed elsewhere
-            self._sums = {k: v * weight for k, v in zip(self._dtypes, floats, strict=True)}
+        else:
+            self._sums = {
+                k: torch.mul(v, weight, out=self._spare[k]) for k, v in zip(self._dtypes, floats, strict=True)
+            }
         if self._largest is None or (weight, -index) > self._largest:
             self._largest = (weight, -index)
             self._integers = {k: v for k, v in tensors.items() if k not in self._sums}
