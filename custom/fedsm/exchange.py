@@ -16,6 +16,7 @@ from fedsm.tracks.base import Tensors
 from fedsm.tracks.state import as_tensor
 
 REGISTER, TRAIN, VALIDATE, EVALUATE = "fedsm_register", "fedsm_train", "fedsm_validate", "fedsm_evaluate"
+_DXO_KEY = "DXO"  # where FLARE's `DXO.to_shareable` puts the content
 ERROR_HEADER = "fedsm_error"  # why a site could not do its task, without file names
 
 
@@ -75,6 +76,11 @@ def unpack(shareable: Shareable) -> tuple[dict, dict[str, Tensors]]:
         except Exception as e:
             raise BadShareable(f"track {str(name)[:40]!r}: {e}") from e
     return dxo.meta, tracks
+
+
+def forget(shareable: Shareable) -> None:
+    """Drops the tensors of a shareable that was unpacked: FLARE holds it until its task is over."""
+    shareable.pop(_DXO_KEY, None)
 
 
 def payload_bytes(tracks: dict[str, Tensors]) -> int:

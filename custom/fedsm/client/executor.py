@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 import traceback
@@ -46,7 +47,9 @@ class FedSMExecutor(Executor):
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         started = time.time()
         try:
+            gc.collect()  # FLARE leaves the last task's messages in cycles, each with its payload
             meta, payload = exchange.unpack(shareable)
+            exchange.forget(shareable)
             trainer = self._get_trainer(meta, fl_ctx)
             reply = self._do(task_name, trainer, meta, payload, abort_signal)
         except Aborted:

@@ -46,7 +46,7 @@ class ClientTrack:
         return {}
 
     def receive(self, payload: Tensors) -> None:
-        """Takes the server's model for this round."""
+        """Takes the server's model for this round; the tensors are the track's own to keep, not to change."""
 
     def validate(self, batches: Iterable[Batch]) -> dict:
         """Scores the received model: `{"score": mean, "images": n}`, or empty where there is nothing to score."""

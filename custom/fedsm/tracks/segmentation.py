@@ -11,7 +11,7 @@ from torch import nn
 from fedsm.evaluation.dice import dice_per_image
 from fedsm.nets import build_unet
 from fedsm.tracks.base import Batch, ClientTrack, Tensors
-from fedsm.tracks.state import copy, subtract
+from fedsm.tracks.state import subtract
 
 
 class NetworkClient(ClientTrack):
@@ -38,8 +38,8 @@ class NetworkClient(ClientTrack):
         raise NotImplementedError
 
     def receive(self, payload: Tensors) -> None:
-        self._received = copy(payload)
-        self.net.load_state_dict(self._received)
+        self._received = payload
+        self.net.load_state_dict(payload)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Logits, under autocast where the device and the settings allow it."""

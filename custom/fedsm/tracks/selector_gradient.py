@@ -19,7 +19,13 @@ from fedsm.tracks.state import RunningMean, copy
 
 
 class SelectorGradientClient(SelectorClient):
-    """Collects the gradient over the round's pass; takes no local step."""
+    """Collects the gradient over the round's pass; takes no local step.
+
+    Nothing is held twice: the paper's selector has half a gigabyte of weights.
+    """
+
+    def receive(self, payload: Tensors) -> None:
+        self.net.load_state_dict(payload)
 
     def begin(self, n_images: int) -> None:
         self._n_images = n_images
@@ -32,7 +38,9 @@ class SelectorGradientClient(SelectorClient):
         return loss.item()
 
     def update(self) -> Tensors:
-        return {k: p.grad.detach().cpu() for k, p in self.net.named_parameters()}
+        gradient = {k: p.grad.detach().cpu() for k, p in self.net.named_parameters()}
+        self.net.zero_grad(set_to_none=True)
+        return gradient
 
     def state(self) -> Tensors:
         return {}
@@ -62,9 +70,9 @@ class SelectorGradientServer(SelectorFedAvgServer):
 
     def close(self) -> None:
         if self._mean.count:
-            gradient = self._mean.added_to({k: torch.zeros_like(v) for k, v in self.weights.items()})
-            moments = self._moments()
-            self._bind(copy(self.weights), moments)  # a slow download may still read the old tensors
+            gradient = self._mean.take()
+            if self._mean.count < len(self.sites):  # a slow download may still read the old tensors
+                self._bind(copy(self.weights), self._moments())
             for key, parameter in self._parameters.items():
                 parameter.grad = gradient[key]
             self._adam.step()

@@ -136,6 +136,18 @@ class RunningMean:
         self.weight += weight
         self.count += 1
 
+    def take(self) -> Tensors:
+        """The weighted mean of the floats. Ends this mean.
+
+        Raises:
+            ZeroDivisionError: nothing was added.
+        """
+        sums, self._sums = self._sums, {}
+        scale = 1 / self.weight
+        if sums:
+            torch._foreach_mul_(list(sums.values()), scale)
+        return sums
+
     def added_to(self, old: Tensors) -> Tensors:
         """old + the weighted mean, as new tensors; integers: old + the largest site's values. Ends this mean.
 
@@ -144,9 +156,8 @@ class RunningMean:
         Raises:
             ZeroDivisionError: nothing was added.
         """
-        sums, self._sums = self._sums, {}
+        sums = self.take()
         if sums:
-            torch._foreach_mul_(list(sums.values()), 1 / self.weight)
             torch._foreach_add_(list(sums.values()), [old[k] for k in sums])
         integers = {k: old[k].clone() for k in self._integers}
         add_(integers, self._integers)
