@@ -8,8 +8,13 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedsm.errors import UserError
+
+if TYPE_CHECKING:
+    from fedsm.data.findings import SiteReport
+    from fedsm.settings import TaskSettings
 
 _RUN_EXAMPLE = """example:
   fedsm data synth demo_data
@@ -17,11 +22,20 @@ _RUN_EXAMPLE = """example:
 """
 
 
+_SHEETS = "fedsm_check"  # in the current folder: a hospital's data folder is not ours to write to
+
+
+def _task_help() -> str:
+    from app_fedsm.config import available
+
+    return f"what is segmented: {', '.join(available('tasks'))}, or a YAML file of your own"
+
+
 def _add_job_options(parser: argparse.ArgumentParser) -> None:
     from app_fedsm.config import SELECTORS, available
 
     add = parser.add_argument
-    add("--task", help=f"what is segmented: {', '.join(available('tasks'))}")
+    add("--task", help=_task_help())
     add("--method", help=f"how it is trained: {', '.join(available('methods'))} (default: fedsm)")
     add("--rounds", type=int, metavar="N", help="federated rounds (default: 150)")
     add("--local-epochs", type=int, metavar="E", help="passes over a site's images each round (default: 1)")
@@ -56,6 +70,7 @@ def _settings(args: argparse.Namespace):
 
 def _run(args: argparse.Namespace) -> int:
     from app_fedsm import simulate
+    from fedsm.data.findings import warnings_of
     from fedsm.evaluation.tables import dice_table
     from fedsm.settings import JobSettings
 
@@ -76,14 +91,17 @@ def _run(args: argparse.Namespace) -> int:
         if args.data is None:
             raise UserError("--data is missing: a folder with one sub-folder a site; see `fedsm run --help`")
         settings, data = _settings(args), args.data
-    sites = simulate.check_data(data, settings)
+    reports = simulate.check_data(data, settings, args.task or settings.task.name)
+    sites = [report.site for report in reports]
     threads = len(sites) if args.threads is None else args.threads
     if not 1 <= threads <= len(sites):
         raise UserError(f"--threads must be between 1 and the number of sites ({len(sites)}), got {threads}")
     simulate.prepare_folder(out, args.resume, args.force)
+    for line in warnings_of(reports):
+        print(line, file=sys.stderr)
     try:
         with simulate.stop_signals():
-            results = simulate.simulate(settings, data, sites, out, threads, args.resume)
+            results = simulate.simulate(settings, data, sites, out, threads, args.resume, args.cache)
     except KeyboardInterrupt:
         print(
             f"\nstopped; {simulate.last_checkpoint(out)}\ngo on with: fedsm run --resume --out {out}", file=sys.stderr
@@ -138,21 +156,38 @@ def _data_synth(args: argparse.Namespace) -> int:
 
 
 def _data_check(args: argparse.Namespace) -> int:
-    from tqdm import tqdm
-
     from app_fedsm.config import build_settings
-    from fedsm.data.check import check_root
-    from fedsm.data.contact_sheet import write_contact_sheet
+    from fedsm.data.check import check_with_bar
     from fedsm.data.findings import format_reports
 
     task = build_settings(args.task, "fedsm").task
-    with tqdm(desc="checking", unit="pair", leave=False) as bar:
-        reports = check_root(args.root, task, bar.update)
+    reports = check_with_bar(args.root, task)
     print(format_reports(reports))
-    for report in reports if args.sheets else []:
-        folder = args.root / report.site if (args.root / report.site).is_dir() else args.root  # ROOT may be one site
-        print(write_contact_sheet(folder, report.site, task, args.sheets / f"{report.site}.png"))
+    if not args.no_sheets:
+        print(_write_sheets(args.root, reports, task, args.sheets))
     return int(any(report.level == "FAIL" for report in reports))
+
+
+def _write_sheets(root: Path, reports: list[SiteReport], task: TaskSettings, asked: Path | None) -> str:
+    """Contact sheets where they were asked for, or in the current folder; says where they are."""
+    from tqdm import tqdm
+
+    from fedsm.data.contact_sheet import write_contact_sheet
+
+    out = asked or Path(_SHEETS)
+    if asked is None and root.resolve() in (out.resolve(), *out.resolve().parents):
+        return f"no contact sheets: {out.resolve()} lies among the data; name a folder with --sheets DIR"
+    try:
+        for report in tqdm(reports, desc="contact sheets", unit="site", leave=False, delay=1, disable=None):
+            site = report.site
+            folder = root / site if (root / site).is_dir() else root  # ROOT may be one site
+            write_contact_sheet(folder, site, task, out / f"{site}.png", noted=report.noted)
+    except UserError as e:
+        if asked:
+            raise
+        return f"no contact sheets: {e}, or --no-sheets"  # the check itself is done: its exit code stands
+    more = f" and {len(reports) - 1} more there" if reports[1:] else ""
+    return f"contact sheets: {out / f'{reports[0].site}.png'}{more}"
 
 
 def _data_prepare(args: argparse.Namespace) -> int:
@@ -184,6 +219,7 @@ def build_parser() -> argparse.ArgumentParser:
     run.add_argument("--data", type=Path, metavar="ROOT", help="folder with one sub-folder a site")
     run.add_argument("--out", type=Path, required=True, metavar="DIR", help="the run's folder")
     run.add_argument("--threads", type=int, metavar="T", help="sites that run at the same time (default: all)")
+    run.add_argument("--cache", type=Path, metavar="DIR", help="where decoded images are kept (default: in --out)")
     run.add_argument("--resume", action="store_true", help="go on from the last checkpoint in --out")
     run.add_argument("--force", action="store_true", help="replace the run that --out holds")
     _add_job_options(run)
@@ -241,12 +277,15 @@ def build_parser() -> argparse.ArgumentParser:
 
     check = data.add_parser(
         "check", help="PASS, WARN or FAIL for each site, with remedies", formatter_class=raw,
-        epilog="example:\n  fedsm data check data --task retinal --sheets sheets\n",
-        description="Reads every file of every site (or of one site's folder); exit code 1 when a site FAILs.",
+        epilog="example:\n  fedsm data check data --task retinal\n",
+        description="Reads every file of every site (or of one site's folder), and draws a contact sheet a site;"
+        " exit code 1 when a site FAILs. `fedsm run` checks the same first.",
     )  # fmt: skip
     check.add_argument("root", type=Path, metavar="ROOT", help="folder with one sub-folder a site, or one site's")
-    check.add_argument("--task", required=True, help="what is segmented")
-    check.add_argument("--sheets", type=Path, metavar="DIR", help="write a contact sheet PNG a site into DIR")
+    check.add_argument("--task", required=True, help=_task_help())
+    sheets = check.add_mutually_exclusive_group()
+    sheets.add_argument("--sheets", type=Path, metavar="DIR", help=f"where contact sheets go (default: {_SHEETS})")
+    sheets.add_argument("--no-sheets", action="store_true", help="write no contact sheets")
     check.set_defaults(do=_data_check)
     return parser
 

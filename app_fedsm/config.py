@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -11,6 +14,7 @@ from fedsm.errors import UserError
 from fedsm.settings import JobSettings
 from fedsm.tracks import KINDS
 
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 SELECTORS = sorted(k.removeprefix("selector_") for k in KINDS if k.startswith("selector_"))
 
 
@@ -23,10 +27,35 @@ def _load(what: str, name: str) -> dict:
     known = available(what)
     if name not in known:
         raise UserError(f"unknown {what[:-1]} {name!r}; known: {', '.join(known)}")
+    return _parse(resources.files("app_fedsm") / what / f"{name}.yaml", f"{what[:-1]} {name!r}")
+
+
+def _parse(file: Traversable, where: str) -> Any:
     try:
-        return yaml.safe_load((resources.files("app_fedsm") / what / f"{name}.yaml").read_text("utf-8"))
-    except yaml.YAMLError as e:
-        raise UserError(f"{what[:-1]} {name!r}: its file is no YAML: {' '.join(str(e).split())}") from e
+        return yaml.safe_load(file.read_text("utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as e:
+        raise UserError(f"{where} is no YAML: {' '.join(str(e).split())}") from e
+
+
+def _load_task(task: str) -> dict:
+    """A task by its name or, with a path to a YAML file, a person's own."""
+    if task in available("tasks") or not (task.endswith((".yaml", ".yml")) or "/" in task):
+        return _load("tasks", task)
+    try:
+        content = _parse(Path(task), f"task file {task}")
+    except OSError as e:
+        raise UserError(f"task file {task}: {e.strerror}; give a YAML file or {', '.join(available('tasks'))}") from e
+    try:
+        settings = JobSettings.from_dict({"task": content, "tracks": {}}).task
+    except UserError as e:
+        raise UserError(f"task file {task}: {str(e).removeprefix('task: ')}") from e
+    if not _NAME.fullmatch(settings.name):
+        raise UserError(
+            f"task file {task}: name {settings.name!r} is part of a job's: letters, digits, '-' and '_' only"
+        )
+    if not all(isinstance(label, str) for label in settings.labels):  # YAML reads `1:` and `no:` as something else
+        raise UserError(f"task file {task}: the names of labels must be text; put them in quotes")
+    return content
 
 
 def build_settings(
@@ -40,7 +69,7 @@ def build_settings(
     """Puts a job's settings together.
 
     Args:
-        task: name of a file in `app_fedsm/tasks`.
+        task: name of a file in `app_fedsm/tasks`, or path of a YAML file.
         method: name of a file in `app_fedsm/methods`.
         lam: SoftPull's coefficient; default: the task's.
         selector: kind of selector; default: the method's.
@@ -51,7 +80,7 @@ def build_settings(
         UserError: unknown task, method, selector or setting.
     """
     values: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
-    values |= {"method": method, "task": _load("tasks", task), "tracks": _load("methods", method)["tracks"]}
+    values |= {"method": method, "task": _load_task(task), "tracks": _load("methods", method)["tracks"]}
     if lam is not None:
         if "personal" not in values["tracks"]:
             raise UserError(f"method {method!r} has no personal track: lam means nothing to it")

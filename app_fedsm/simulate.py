@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -18,7 +19,12 @@ import psutil
 from tqdm import tqdm
 
 from app_fedsm.workspace import prepare_workspace
-from fedsm.data.site_folder import check_site, list_pairs, list_sites
+from fedsm.client.site_settings import CACHE_BUDGET
+from fedsm.data.cache import SiteCache
+from fedsm.data.check import check_with_bar
+from fedsm.data.dataset import load_site
+from fedsm.data.findings import SiteReport, refusal
+from fedsm.data.site_folder import list_sites
 from fedsm.errors import UserError
 from fedsm.nets import try_networks
 from fedsm.server.checkpoint import FOLDER, write_json
@@ -37,31 +43,31 @@ _LOST = "the simulator lost one of its sites"
 _RUN = "run.json"
 _PRODUCTS = ("results.json", "super_model", FOLDER, "tb_events", "progress.jsonl")
 _EARLIER = "results.earlier.json"
-_OWN = (*_PRODUCTS, f"{FOLDER}.earlier", _EARLIER, _RUN, LOG, "job", "workspace", "site_state")
+_OWN = (*_PRODUCTS, f"{FOLDER}.earlier", _EARLIER, _RUN, LOG, "job", "workspace", "site_state", "cache")
 
 
 class SimulationFailed(Exception):
     """The run ended without results; the message says why and where to look."""
 
 
-def check_data(root: Path, settings: JobSettings) -> list[str]:
-    """Reads every file once and checks that the settings fit the sites; returns the sites.
+def check_data(root: Path, settings: JobSettings, task: str) -> list[SiteReport]:
+    """Checks that the settings fit the sites, then every file, as `fedsm data check` does; returns a report a site.
+
+    Args:
+        root: the data root.
+        settings: the job's settings.
+        task: what `--task` was given, for the command that shows more.
 
     Raises:
-        UserError: the first problem.
+        UserError: settings that do not fit, or the first FAIL.
     """
     sites = list_sites(root)
     check_tracks(settings, sites)
     try_networks(settings, len(sites))
-    counts = {site: len(list_pairs(root / site, site)) for site in sites}
-    for site, pairs in counts.items():
-        if pairs < 3:
-            raise UserError(f"site {site!r}: {pairs} pairs in {root / site}; at least 3 are needed to split them")
-    total = sum(counts.values())
-    with tqdm(total=total, desc="checking data", unit="pair", leave=False, disable=total < 200) as bar:
-        for site in sites:
-            check_site(root / site, site, settings.task, bar.update)
-    return sites
+    reports = check_with_bar(root, settings.task)
+    if refused := refusal(reports, f"fedsm data check {shlex.quote(str(root))} --task {shlex.quote(task)}"):
+        raise UserError(refused)
+    return reports
 
 
 def prepare_folder(out: Path, resume: bool, force: bool) -> None:
@@ -94,16 +100,20 @@ def load_run(out: Path) -> dict:
         raise UserError(f"{out} holds no run to resume ({_RUN} cannot be read)") from e
 
 
-def simulate(settings: JobSettings, root: Path, sites: list[str], out: Path, threads: int, resume: bool) -> dict:
+def simulate(
+    settings: JobSettings, root: Path, sites: list[str], out: Path, threads: int, resume: bool,
+    cache: Path | None = None,
+) -> dict:  # fmt: skip
     """Runs the job to its end.
 
     Args:
         settings: the job's settings.
         root: the data root.
-        sites: names of the sites, as `check_data` gave them.
+        sites: names of the sites, as `check_data` reports them.
         out: the run's folder, made ready by `prepare_folder`.
         threads: sites that run at the same time.
         resume: go on from the folder's newest checkpoint.
+        cache: where decoded images are kept; default: in the run's folder.
 
     Returns:
         the content of results.json.
@@ -115,17 +125,19 @@ def simulate(settings: JobSettings, root: Path, sites: list[str], out: Path, thr
     from app_fedsm.recipe import FedSMRecipe  # here: importing FLARE's recipes takes seconds and reads sys.argv
 
     root, out = root.resolve(), out.resolve()
+    cache = (cache or out / "cache").resolve()
     write_json(out / _RUN, {"data": str(root), "settings": settings.to_dict(), "threads": threads})
     name = f"{settings.method}_{settings.task.name}"
     workspace, log, results = out / "workspace", out / LOG, out / "results.json"
     if results.exists():
         os.replace(results, out / _EARLIER)  # of the run that is resumed; this one must not be taken for it
+    _fill_cache(settings, root, sites, cache)
     print(f"{len(sites)} sites, {settings.rounds} rounds; FLARE's log: {log}", file=sys.stderr)
     for attempt in range(1 + RESTARTS):
         resume_from = str(out / FOLDER) if resume else ""
         FedSMRecipe(settings, name, resume_from).export(str(out / "job"))
         # Threads by the number of sites, not of those that run at once: sums in torch depend on the threads.
-        prepare_workspace(workspace, root, len(sites), out / "site_state")
+        prepare_workspace(workspace, root, len(sites), out / "site_state", cache)
         command = [sys.executable, "-m", "nvflare.cli", "simulator", str(out / "job" / name)]
         command += ["-w", str(workspace), "-c", ",".join(sites), "-t", str(threads), "-l", "full"]
         failure = _run_once(command, out, settings.rounds)
@@ -136,6 +148,12 @@ def simulate(settings: JobSettings, root: Path, sites: list[str], out: Path, thr
     if failure or not results.is_file():
         raise SimulationFailed(failure or f"the simulator ended without results; see {log}")
     return json.loads(results.read_text())
+
+
+def _fill_cache(settings: JobSettings, root: Path, sites: list[str], cache: Path) -> None:
+    """Decodes the images where a person sees the bar; in the simulator's processes it would go to the log."""
+    for site in sites:
+        load_site(root / site, site, settings, cache=SiteCache(cache / site, CACHE_BUDGET, os.cpu_count() or 1))
 
 
 def _run_once(command: list[str], out: Path, rounds: int) -> str | None:

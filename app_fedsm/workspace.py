@@ -17,7 +17,9 @@ from fedsm.client.site_settings import FILE_NAME
 OUR_CLASSES = "fedsm."
 
 
-def prepare_workspace(workspace: Path, root: Path, threads: int, state: Path | None = None) -> Path:
+def prepare_workspace(
+    workspace: Path, root: Path, threads: int, state: Path | None = None, cache: Path | None = None
+) -> Path:
     """Writes `local/fedsm_site.yaml` and `local/resources.json`.
 
     Args:
@@ -25,6 +27,7 @@ def prepare_workspace(workspace: Path, root: Path, threads: int, state: Path | N
         root: the data root, with one folder a site.
         threads: sites that run at the same time; they share the machine's cores.
         state: where the sites keep Adam's moments; default: their workspaces, which the simulator's next start wipes.
+        cache: where they keep decoded images; default: beside the state.
 
     Returns:
         the `local/` folder.
@@ -36,6 +39,8 @@ def prepare_workspace(workspace: Path, root: Path, threads: int, state: Path | N
     site = {"data_root": str(root.resolve()), "threads": max(1, (os.cpu_count() or 1) // threads)}
     if state:
         site["state_dir"] = str(state.resolve())
+    if cache:
+        site["cache_dir"] = str(cache.resolve())
     (local / FILE_NAME).write_text(yaml.safe_dump(site))
     allowed = {"format_version": 2, "class_allow_list": [*DEFAULT_CLASS_ALLOW_LIST, OUR_CLASSES]}
     (local / "resources.json").write_text(json.dumps(allowed, indent=1))

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import aggregation, memory, round_time, wire
+from benchmarks import aggregation, data_loading, memory, round_time, wire
 from benchmarks.process import Failed, say
 from benchmarks.report import Outcome, save, table
 from benchmarks.simulator import Simulator
@@ -22,6 +22,7 @@ RESULTS = Path(__file__).with_name("results.json")
 # In this order: the plain loop of `round` runs before and after the simulator's run that the next two share.
 BENCHMARKS: dict[str, Callable[[Simulator], Outcome]] = {
     "aggregation": aggregation.measure,
+    "data_loading": data_loading.measure,
     "round": round_time.measure,
     "memory": memory.measure,
     "wire": wire.measure,

@@ -2,9 +2,11 @@
 
 import json
 import shutil
+import sys
 
 import pytest
 
+from app_fedsm import simulate
 from app_fedsm.cli import main
 from tests.conftest import write_site
 
@@ -37,9 +39,21 @@ def remove_images(root):
     [
         (shutil.rmtree, [], ["data", "does not exist"]),
         (remove_images, [], ["'beta'", "no images"]),
-        (lambda r: (r / "beta/masks/case_01.png").unlink(), [], ["'beta'", "case_01.png has no mask"]),
-        (lambda r: (r / "beta/images/case_01.png").unlink(), [], ["'beta'", "case_01.png has no image"]),
-        (lambda r: (r / "beta/images/case_01.png").write_bytes(b"\x89PNG"), [], ["'beta'", "cannot be read"]),
+        (
+            lambda r: (r / "beta/masks/case_01.png").unlink(),
+            [],
+            ["'beta'", "image without mask: images/case_01.png", "add a mask"],
+        ),
+        (
+            lambda r: (r / "beta/images/case_01.png").unlink(),
+            [],
+            ["'beta'", "mask without image: masks/case_01.png", "add an image"],
+        ),
+        (
+            lambda r: (r / "beta/images/case_01.png").write_bytes(b"\x89PNG"),
+            [],
+            ["'beta'", "images/case_01.png", "cannot be read", "replace it"],
+        ),
         (lambda r: shutil.rmtree(r / "beta"), [], ["at least 2 sites", "only 'alpha'"]),
         (None, ["--lam", "0.4"], ["lam must be in [1/K, 1] = [0.5, 1]"]),
         (None, ["--lam", "1.5"], ["lam must be in"]),
@@ -97,7 +111,9 @@ def test_resume_of_nothing_and_with_other_settings(root, tmp_path, capsys):
     assert "leave out --lr" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["job", "export"], ["data", "synth"], ["workspace"]])
+@pytest.mark.parametrize(
+    "command", [[], ["run"], ["job", "export"], ["data", "synth"], ["data", "check"], ["workspace"]]
+)
 def test_help(command, capsys):
     with pytest.raises(SystemExit) as caught:
         main([*command, "--help"])
@@ -137,3 +153,108 @@ def test_workspace_prints_the_command(root, tmp_path, capsys):
     assert "nvflare simulator JOB -w" in capsys.readouterr().out
     allowed = json.loads((tmp_path / "ws/local/resources.json").read_text())["class_allow_list"]
     assert "fedsm." in allowed and len(allowed) > 50
+
+
+def check(*extra) -> int:
+    return main(["data", "check", *map(str, extra)])
+
+
+def test_check_draws_contact_sheets_in_the_current_folder(root, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = sorted(root.rglob("*"))
+    assert check(root, "--task", "retinal") == 0
+    assert capsys.readouterr().out.endswith("contact sheets: fedsm_check/alpha.png and 1 more there\n")
+    assert sorted(p.name for p in (tmp_path / "fedsm_check").iterdir()) == ["alpha.png", "beta.png"]
+    assert sorted(root.rglob("*")) == before, "nothing is written among the data"
+    shutil.rmtree(tmp_path / "fedsm_check")
+    assert check(root, "--task", "retinal", "--no-sheets") == 0
+    assert "contact sheets" not in capsys.readouterr().out and not (tmp_path / "fedsm_check").exists()
+    assert check(root / "alpha", "--task", "retinal", "--sheets", tmp_path / "there") == 0
+    assert [p.name for p in (tmp_path / "there").iterdir()] == ["alpha.png"]
+
+
+def test_check_never_writes_among_the_data_without_being_told(root, capsys, monkeypatch):
+    for folder in (root, root / "alpha", root / "alpha" / "images"):
+        monkeypatch.chdir(folder)
+        before = sorted(root.rglob("*"))
+        assert check(root, "--task", "retinal") == 0
+        assert "lies among the data; name a folder with --sheets DIR" in capsys.readouterr().out
+        assert sorted(root.rglob("*")) == before
+    monkeypatch.chdir(root)
+    assert check(".", "--task", "retinal", "--sheets", "sheets") == 0, "told to, it does"
+    assert (root / "sheets" / "alpha.png").is_file()
+
+
+def test_check_keeps_its_exit_code_where_no_sheet_can_be_written(root, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fedsm_check").write_text("in the way")
+    assert check(root, "--task", "retinal") == 0
+    assert "no contact sheets: " in capsys.readouterr().out
+    assert check(root, "--task", "retinal", "--sheets", tmp_path / "fedsm_check") == 2, "asked for and not done"
+    (root / "beta" / "masks" / "case_01.png").unlink()
+    assert check(root, "--task", "retinal") == 1
+    assert "FAIL image without mask: images/case_01.png" in capsys.readouterr().out
+
+
+OWN_TASK = """
+name: my_eye
+channels: 3
+labels:
+  disc: [1, 2]
+  cup: [2]
+unet:
+  channels: [4, 8]
+selector_net:
+  head: gap
+"""
+
+
+def test_a_task_of_ones_own_is_a_yaml_file(root, tmp_path, capsys, monkeypatch):
+    """For `data check`, `job export` and `run`, which is stopped where it would start the simulator."""
+    task = tmp_path / "any name.yaml"
+    task.write_text(OWN_TASK)
+    assert check(root, "--task", task, "--no-sheets") == 0
+    assert main(["job", "export", "--task", str(task), "--size", "32", "--out", str(tmp_path / "jobs")]) == 0
+    config = json.loads((tmp_path / "jobs/fedsm_my_eye/app/config/config_fed_server.json").read_text())
+    (controller,) = [c for c in config["workflows"] if c["id"] == "controller"]
+    settings = controller["args"]["settings"]
+    assert settings["task"]["name"] == "my_eye" and settings["task"]["unet"] == {"channels": [4, 8]}
+    assert str(tmp_path) not in json.dumps(config), "the settings travel, the path does not"
+    started = []
+    monkeypatch.setattr(simulate, "simulate", lambda job, *rest: started.append(job.task.name) or sys.exit(7))
+    with pytest.raises(SystemExit):
+        main(["run", "--task", str(task), "--data", str(root), "--size", "32", "--out", str(tmp_path / "out")])
+    assert started == ["my_eye"]
+    capsys.readouterr()
+    (root / "alpha" / "masks" / "case_01.png").unlink()
+    (root / "beta" / "masks" / "case_01.png").unlink()
+    assert main(["run", "--task", str(task), "--data", str(root), "--size", "32", "--out", str(tmp_path / "o")]) == 2
+    assert f"--task '{task}'`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, ["No such file", "retinal"]),
+        ("name: [", ["no YAML"]),
+        ("\xff", ["no YAML"]),
+        ("", ["expected a mapping"]),
+        ("- a", ["expected a mapping"]),
+        (OWN_TASK + "chanels: 1", ["unknown setting 'chanels'", "channels"]),
+        ("name: x", ["'channels' is missing"]),
+        (OWN_TASK.replace("[1, 2]", "1"), ["label 'disc'"]),
+        (OWN_TASK.replace("my_eye", "../my eye"), ["name '../my eye'"]),
+        (OWN_TASK + "intensity: loud", ["intensity must be"]),
+        (OWN_TASK.replace("disc:", "1:"), ["names of labels must be text"]),
+    ],
+)
+@pytest.mark.parametrize("command", [["run", "--data", "x"], ["job", "export"]])
+def test_a_bad_task_file_is_one_line(tmp_path, capsys, command, content, words):
+    task = tmp_path / "task.yml"
+    if content is not None:
+        task.write_text(content, encoding="latin-1")
+    assert main([*command, "--task", str(task), "--out", str(tmp_path / "out")]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"fedsm: error: task file {task}") and err.count("\n") == 1
+    assert all(word in err for word in words), err
+    assert not (tmp_path / "out").exists()

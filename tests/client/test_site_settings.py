@@ -26,6 +26,24 @@ def test_data_root_adds_the_sites_name(tmp_path):
     assert (str(site.data), site.threads, str(site.state_dir)) == ("/all/site-1", 2, "/state/site-1")
 
 
+def test_the_cache_is_beside_the_state_unless_told(tmp_path):
+    site = load(tmp_path, "data: /somewhere\n")
+    assert site.cache_dir == tmp_path / "ws" / "fedsm_cache" / "site-1"
+    assert (site.workers, site.cache_budget) == (3, 20 * 10**9)
+    site = load(tmp_path, "data: /somewhere\nstate_dir: /big/state\nthreads: 2\n")
+    assert (str(site.cache_dir), site.workers) == ("/big/fedsm_cache/site-1", 2)
+    site = load(tmp_path, "data: /somewhere\ncache_dir: /fast\nworkers: 5\n")
+    assert (str(site.cache_dir), site.workers, site.threads) == ("/fast/site-1", 5, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("20 GB", 20 * 10**9), ("1.5gb", 15 * 10**8), ("700 MB", 7 * 10**8), ("12345", 12345), ("3 TB", 3 * 10**12)],
+)
+def test_cache_budget(tmp_path, text, size):
+    assert load(tmp_path, f"data: /somewhere\ncache_budget: {text}\n").cache_budget == size
+
+
 def test_environment_variable_serves_where_there_is_no_file(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDSM_DATA_ROOT", "/from/env")
     assert str(load(tmp_path, None).data) == "/from/env/site-1"
@@ -41,6 +59,13 @@ def test_environment_variable_serves_where_there_is_no_file(tmp_path, monkeypatc
         ("# a comment\ndata: 7\n", "line 2: data must be text"),
         ("data: /a\nthreads: many\n", "threads"),
         ("data: /a\nthreads: 0\n", "threads"),
+        ("data: /a\nworkers: 0\n", "line 2: workers must be a whole number"),
+        ("data: /a\nworkers: true\n", "line 2: workers must be a whole number"),
+        ("data: /a\ncache_dir: 7\n", "line 2: cache_dir must be text"),
+        ("data: /a\ncache_budget: lots\n", "line 2: cache_budget must be a size as `20 GB`"),
+        ("data: /a\ncache_budget: 20 XB\n", "line 2: cache_budget"),
+        ("data: /a\ncache_budget: -1\n", "line 2: cache_budget"),
+        ("data: /a\ncache_budget: 0 GB\n", "line 2: cache_budget"),
         ("data: /a\ndevice: toaster\n", "device 'toaster'"),
         ("- data\n", "key: value"),
         ("data: [\n", "cannot be read"),

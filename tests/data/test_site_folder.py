@@ -1,7 +1,9 @@
 """What is wrong with a site's folder is said in one line that names site, file and remedy."""
 
+import dataclasses
 import shutil
 
+import nibabel
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from PIL import Image
 from app_fedsm.config import build_settings
 from fedsm.data.dataset import load_site, to_tensors
 from fedsm.data.intensity import IntensityError, scale_intensity
-from fedsm.data.site_folder import check_site, list_pairs, list_sites
+from fedsm.data.site_folder import list_pairs, list_sites, read_pair
 from fedsm.data.split import derive_seed, split_by_patient
 from fedsm.errors import UserError
 from tests.conftest import small_settings, write_site
@@ -66,7 +68,7 @@ def damage(folder, how: str) -> str:
 def test_damage_is_named(site, how, words):
     name = damage(site, how)
     with pytest.raises(UserError) as caught:
-        check_site(site, "hospital-a", TASK)
+        load_site(site, "hospital-a", small_settings())
     message = str(caught.value)
     assert words in message
     assert "'hospital-a'" in message
@@ -109,7 +111,7 @@ def test_sites_are_in_natural_order(tmp_path):
 def test_hidden_and_other_files_are_passed_over(site):
     (site / "images" / ".DS_Store").write_text("x")
     (site / "images" / "notes.txt").write_text("x")
-    assert check_site(site, "hospital-a", TASK) == 5
+    assert len(list_pairs(site, "hospital-a")) == 5
 
 
 def test_labels_overlap_and_masks_stay_masks():
@@ -194,11 +196,64 @@ def test_derived_seeds_are_stable():
 
 def test_a_mask_that_lies_elsewhere_is_refused(tmp_path):
     """Image and mask of one size whose affines differ: turned to RAS they would be flipped apart."""
-    import nibabel
-
     task = build_settings("prostate", "fedsm", size=32).task
     for part, affine in (("images", np.diag([-1.0, -1.0, 1.0, 1.0])), ("masks", np.eye(4))):
         (tmp_path / part).mkdir()
         nibabel.save(nibabel.Nifti1Image(np.zeros((8, 8, 3), np.int16), affine), tmp_path / part / "p1.nii.gz")
     with pytest.raises(UserError, match="does not lie on its image"):
-        check_site(tmp_path, "mr", task)
+        read_pair(*list_pairs(tmp_path, "mr"), "mr", task)
+
+
+@pytest.mark.parametrize("intensity", ["unit", "percentiles"])
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("x.png", lambda a: a),
+        ("x.png", lambda a: a.astype(np.uint16) * 257),
+        ("x.tif", lambda a: a.astype(np.uint16) * 257),
+        ("x.tif", lambda a: (a.astype(">u2") * 257).astype(">u2")),
+        ("x.tif", lambda a: a.astype(np.float32) / 255),
+        ("x.tif", lambda a: a.astype(np.float32)),
+        ("x.png", lambda a: a[..., None].repeat(3, -1)),
+        ("x.png", lambda a: np.dstack([a, a, a, np.arange(1600, dtype=np.uint8).reshape(40, 40)])),
+        ("x.bmp", lambda a: a),
+        ("x.gif", lambda a: a),
+        ("x.pgm", lambda a: a),
+        ("x.pgm", lambda a: a.astype(np.uint16) * 257),
+        ("x.ppm", lambda a: a[..., None].repeat(3, -1)),
+        ("x.nii.gz", lambda a: a[::-1].T.astype(np.int16)),
+        ("x.nii", lambda a: a[::-1].T.astype(np.float32) / 255),
+    ],
+)
+def test_one_picture_is_the_same_numbers_in_every_format(tmp_path, name, change, intensity):
+    """8 and 16 bits, floats, grey, RGB, RGBA, 2D NIfTI: training sees the same; colour tasks repeat the grey."""
+    picture = np.random.default_rng(0).integers(0, 256, (40, 40), np.uint8)
+    picture[0, :2] = 0, 255
+    mask = (picture > 99).astype(np.uint8)
+    for part, pixels in (("images", change(picture)), ("masks", mask)):
+        (tmp_path / part).mkdir()
+        if ".nii" not in name:
+            Image.fromarray(pixels).save(tmp_path / part / (name if part == "images" else "x.png"))
+        else:
+            values = pixels if part == "images" else mask[::-1].T
+            nibabel.save(nibabel.Nifti1Image(values, np.eye(4)), tmp_path / part / name)
+    task = dataclasses.replace(TASK, intensity=intensity)
+    images, labels = to_tensors(*read_pair(*list_pairs(tmp_path, "a"), "a", task), task, 40)
+    expected = torch.from_numpy(picture / 255.0).float()
+    if intensity == "percentiles":
+        low, high = np.percentile(picture / 255.0, (1, 99))
+        expected = ((expected - low) / (high - low)).clamp(0, 1)
+    assert images.shape == (1, 3, 40, 40)
+    torch.testing.assert_close(images, expected.expand(1, 3, 40, 40), atol=1e-5, rtol=0)
+    assert torch.equal(labels[0, 0], torch.from_numpy(mask))
+
+
+def test_infinite_pixels_are_refused(tmp_path):
+    """Also where nobody ran the check: at a hospital."""
+    pixels = np.zeros((8, 8), np.float32)
+    pixels[3, 3] = np.nan
+    for part, array in (("images", pixels), ("masks", np.zeros((8, 8), np.uint8))):
+        (tmp_path / part).mkdir()
+        Image.fromarray(array).save(tmp_path / part / "x.tif")
+    with pytest.raises(UserError, match=r"'a'.*x.tif holds NaN or infinite values; export it again"):
+        read_pair(*list_pairs(tmp_path, "a"), "a", TASK)

@@ -7,8 +7,9 @@ import numpy as np
 import torch
 from PIL import Image
 
+from fedsm.data.check import check_root
 from fedsm.data.dataset import load_site
-from fedsm.data.site_folder import check_site, list_sites
+from fedsm.data.site_folder import list_sites
 from fedsm.data.synthetic import write_sites
 from fedsm.tracks.descriptor import describe
 from fedsm.tracks.selector_statistics import StatisticsSelector, gaussian_classes, pack
@@ -34,7 +35,9 @@ def test_same_seed_same_bytes_and_more_does_not_change_the_first(tmp_path):
 def test_layout_masks_and_sizes(tmp_path):
     names = write_sites(tmp_path, sites=8, seed=0, images=20, size=48)
     assert names == list_sites(tmp_path) == [f"site-{i}" for i in range(1, 9)]
-    counts = {site: check_site(tmp_path / site, site, small_settings().task) for site in names}
+    reports = check_root(tmp_path, small_settings().task)
+    assert all(report.level != "FAIL" for report in reports), reports
+    counts = {report.site: report.pairs for report in reports}
     assert min(counts.values()) >= 12 and len(set(counts.values())) > 3, "hospitals are not of one size"
     for site in names:
         for path in (tmp_path / site / "masks").iterdir():

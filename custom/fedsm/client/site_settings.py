@@ -4,6 +4,9 @@
     state_dir: /data/fedsm_state  # optional: where Adam's moments live (default: the client's workspace)
     device: cuda:0                # optional: default CUDA when present, else the CPU
     threads: 4                    # optional: CPU threads (default: all; in the simulator a fair share)
+    cache_dir: /data/fedsm_cache  # optional: where decoded images are kept (default: beside the state)
+    cache_budget: 20 GB           # optional: how large it may grow; entries longest unused are dropped (default: 20 GB)
+    workers: 4                    # optional: threads that decode images for it (default: as `threads`)
     patient_pattern: "^(P\\d+)_"   # optional: the patient in a file's name (default: the task's; else each file is one)
 
 In the simulator one file serves all sites: `data_root` instead of `data`, to which the site's name is added.
@@ -13,6 +16,7 @@ Without a file the environment variable FEDSM_DATA_ROOT is taken as `data_root`.
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +27,10 @@ from fedsm.errors import UserError
 
 FILE_NAME = "fedsm_site.yaml"
 DATA_ROOT_VARIABLE = "FEDSM_DATA_ROOT"
-_KEYS = ("data", "data_root", "state_dir", "device", "threads", "patient_pattern")
+_TEXTS = ("data", "data_root", "state_dir", "device", "patient_pattern", "cache_dir")
+_KEYS = (*_TEXTS, "threads", "workers", "cache_budget")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) *([KMGT]?)B", re.IGNORECASE)
+CACHE_BUDGET = 20 * 10**9
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,9 @@ class SiteSettings:
     state_dir: Path
     device: torch.device
     threads: int
+    cache_dir: Path
+    cache_budget: int
+    workers: int
     patient_pattern: str | None = None
 
 
@@ -60,11 +70,16 @@ def load_site_settings(local: Path, workspace: Path, site: str, fair_share: int)
             public="the site has no data path yet: it must write fedsm_site.yaml",
         )
     data = Path(values["data"]) if "data" in values else Path(values["data_root"]) / site
+    state = Path(values.get("state_dir", workspace / "fedsm_state"))
+    threads = values.get("threads", fair_share)
     return SiteSettings(
         data=data,
-        state_dir=Path(values.get("state_dir", workspace / "fedsm_state")) / site,
+        state_dir=state / site,
         device=_device(values.get("device"), path, site),
-        threads=values.get("threads", fair_share),
+        threads=threads,
+        cache_dir=Path(values.get("cache_dir", state.parent / "fedsm_cache")) / site,
+        cache_budget=_bytes(values.get("cache_budget", CACHE_BUDGET)),
+        workers=values.get("workers", threads),
         patient_pattern=values.get("patient_pattern"),
     )
 
@@ -87,11 +102,21 @@ def _read(path: Path, site: str) -> dict:
         where = f"site {site!r}: {path}, line {lines.get(key, '?')}"
         if key not in _KEYS:
             raise UserError(f"{where}: unknown key {key!r}; known: {', '.join(_KEYS)}")
-        if key == "threads" and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            raise UserError(f"{where}: threads must be a whole number of at least 1, got {value!r}")
-        if key != "threads" and not isinstance(value, str):
+        if key in _TEXTS and not isinstance(value, str):
             raise UserError(f"{where}: {key} must be text, got {value!r}")
+        if key in ("threads", "workers") and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise UserError(f"{where}: {key} must be a whole number of at least 1, got {value!r}")
+        if key == "cache_budget" and not _bytes(value):
+            raise UserError(f"{where}: cache_budget must be a size as `20 GB` or a number of bytes, got {value!r}")
     return values
+
+
+def _bytes(value) -> int:
+    """A size in bytes, from a number or from text as `1.5 GB` (1 GB = 10^9 bytes); 0 if it is no size."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return max(value, 0)
+    found = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    return int(float(found[1]) * 1000 ** " KMGT".index(found[2].upper() or " ")) if found else 0
 
 
 def _device(name: str | None, path: Path, site: str) -> torch.device:

@@ -10,6 +10,7 @@ import torch
 from fedsm.client.local_state import LocalState
 from fedsm.client.site_settings import SiteSettings
 from fedsm.data.augment import augment_batch
+from fedsm.data.cache import SiteCache
 from fedsm.data.dataset import load_site, seeded_order
 from fedsm.errors import UserError
 from fedsm.evaluation.candidates import evaluate_candidates
@@ -42,7 +43,8 @@ class SiteTrainer:
         self.name = name
         self.sites = sites
         self.device = site.device
-        self.parts = load_site(site.data, name, settings, site.state_dir, site.patient_pattern)
+        cache = SiteCache(site.cache_dir, site.cache_budget, site.workers)
+        self.parts = load_site(site.data, name, settings, site.state_dir, site.patient_pattern, cache)
         self.tracks = client_tracks(settings, index, len(sites), site.device)
         self._local = LocalState(site.state_dir, run_id)
         self._state_round: int | None = None  # the round whose moments are in memory
@@ -62,9 +64,9 @@ class SiteTrainer:
         return {name: tensors for name, tensors in sent.items() if tensors}
 
     def validate(self, payload: dict[str, Tensors]) -> dict[str, dict]:
-        """Scores the received models on the validation part: track -> report."""
+        """Scores the received models on the validation part: track -> report. Takes the models out of `payload`."""
         for name, track in self.tracks.items():
-            track.receive(payload.get(name, {}))
+            track.receive(payload.pop(name, {}))  # what a track does not keep is freed here
         reports = {name: track.validate(self.batches("validation")) for name, track in self.tracks.items()}
         return {name: report for name, report in reports.items() if report}
 

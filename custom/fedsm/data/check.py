@@ -12,11 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from tqdm import tqdm
 
 from fedsm.data.check_pair import Seen, find_pairs, look_at
 from fedsm.data.findings import Notes, SiteReport, name_of, percent, printable, some
-from fedsm.data.site_folder import SITE_NAME, list_sites, natural_key
-from fedsm.data.split import PARTS
+from fedsm.data.patients import patients_of
+from fedsm.data.site_folder import is_site_name, site_folders
+from fedsm.data.split import FILE_NAME, PARTS
+from fedsm.errors import UserError
 from fedsm.settings import TaskSettings
 
 _MIN_PATIENTS, _FEW_PATIENTS = 3, 12
@@ -54,16 +57,25 @@ def _check_splits(path: Path, patient_of: dict[str, str], notes: Notes) -> None:
     overlaps = split_overlaps(patients, {part: [i for i, (p, _) in enumerate(named) if p == part] for part in PARTS})
     notes["overlap"] += [f"{printable(patient)} ({' and '.join(parts)})" for patient, parts in overlaps.items()]
     here = set(patient_of)
-    gone, new = sorted(set(names) - here), sorted(here - set(names))
-    notes["stale"] += [f"{printable(n)} (not here)" for n in gone] + [f"{printable(n)} (in no part)" for n in new]
+    notes["stale"] += [printable(n) for n in sorted(set(names) - here)]
+    notes["unlisted"] += [printable(n) for n in sorted(here - set(names))]
+    left = [part for part in PARTS if not here & set(map(str, stored[part]))]
+    notes["splits"] += [f"{path.name} (no file of {part} is here)" for part in left]
 
 
-def _check_patients(patient_of: dict[str, str], notes: Notes) -> None:
+def _check_patients(folder: Path, site: str, stems: list[str], task: TaskSettings, notes: Notes) -> dict[str, str]:
+    """The patient of each file; what is odd about them is noted."""
+    try:
+        patient_of = dict(zip(stems, patients_of(folder, stems, task.patient_pattern or None, site), strict=True))
+    except UserError as e:
+        notes["patients"].append(printable(str(e).removeprefix(f"site {site!r}: ")))
+        return {stem: stem for stem in stems}
     count = len(set(patient_of.values()))
     if count < _MIN_PATIENTS:
         notes["too few"].append(str(count))
     elif count < _FEW_PATIENTS:
         notes["few"].append(str(count))
+    return patient_of
 
 
 def _check_copies(seen: dict[str, Seen], notes: Notes) -> None:
@@ -119,9 +131,8 @@ def check_folder(
         if progress:
             progress(1)
     _check_copies(seen, notes)
-    patient_of = {pair.stem: pair.stem for pair in pairs}  # for now each file is a patient of its own
-    _check_patients(patient_of, notes)
-    _check_splits(folder / "splits.json", patient_of, notes)
+    patient_of = _check_patients(folder, site, [pair.stem for pair in pairs], task, notes)
+    _check_splits(folder / FILE_NAME, patient_of, notes)
     summary = _summarize(list(seen.values()), task, notes)
     report = SiteReport(site, len(pairs), [], summary, {name: one.image for name, one in seen.items()})
     report.add(notes)
@@ -140,10 +151,10 @@ def check_root(root: Path, task: TaskSettings, progress: Callable[[int], None] |
     """
     if _is_site(root):
         return [check_folder(root, root.resolve().name, task, progress)]
-    names = [p.name for p in root.iterdir() if _is_site(p)] if root.is_dir() else []
-    if not names:
-        list_sites(root)  # raises, with the remedy
-    reports = [check_folder(root / name, name, task, progress) for name in sorted(names, key=natural_key)]
+    names = site_folders(root)
+    if not any(_is_site(root / name) for name in names):
+        raise UserError(f"{root} holds no site; give a folder with one sub-folder a site, each with images/ and masks/")
+    reports = [check_folder(root / name, name, task, progress) for name in names]
     owners: dict[str, dict[str, str]] = defaultdict(dict)
     for report in reports:
         for name, digest in report.hashes.items():
@@ -152,7 +163,7 @@ def check_root(root: Path, task: TaskSettings, progress: Callable[[int], None] |
         notes: Notes = defaultdict(list)
         if len(reports) == 1:
             notes["one site"].append("")
-        if not SITE_NAME.fullmatch(report.site) or report.site == "server":
+        if not is_site_name(report.site):
             notes["site name"].append(printable(report.site))
         for name, digest in report.hashes.items():
             others = [f"{site}/{file}" for site, file in owners[digest].items() if site != report.site]
@@ -160,6 +171,13 @@ def check_root(root: Path, task: TaskSettings, progress: Callable[[int], None] |
         _compare_range(report, [r for r in reports if r is not report and r.summary], task, notes)
         report.add(notes)
     return reports
+
+
+def check_with_bar(root: Path, task: TaskSettings) -> list[SiteReport]:
+    """`check_root` with a progress bar on a terminal, where it takes longer than a moment."""
+    total = sum(1 for pattern in ("images/*", "*/images/*") for _ in root.glob(pattern))
+    with tqdm(total=total, desc="checking data", unit="pair", leave=False, delay=1, disable=None) as bar:
+        return check_root(root, task, bar.update)
 
 
 def _compare_range(report: SiteReport, others: list[SiteReport], task: TaskSettings, notes: Notes) -> None:

@@ -12,8 +12,8 @@ import numpy as np
 from PIL import Image
 
 from fedsm.data.findings import Notes, name_of, printable
-from fedsm.data.intensity import scale_intensity
-from fedsm.data.readers import PICTURES, VOLUMES, grid_difference, is_supported, read, stem, suffix
+from fedsm.data.intensity import IntensityError, scale_intensity
+from fedsm.data.readers import PICTURES, VOLUMES, grid_difference, has_colours, is_supported, read, stem, suffix
 from fedsm.data.site_folder import Pair, match_channels, natural_key, size_text
 from fedsm.errors import UserError
 from fedsm.settings import TaskSettings
@@ -56,7 +56,7 @@ def find_pairs(folder: Path, notes: Notes) -> list[Pair]:
     return [Pair(s, images[s], masks[s]) for s in sorted(images, key=natural_key) if s in masks]
 
 
-def _load(path: Path, site: str, notes: Notes) -> np.ndarray | None:
+def _load(path: Path, site: str, notes: Notes, mask: bool = False) -> np.ndarray | None:
     try:
         info = path.stat()
     except OSError as e:
@@ -67,7 +67,7 @@ def _load(path: Path, site: str, notes: Notes) -> np.ndarray | None:
         notes["no file"].append(name_of(path))
         return None
     try:
-        array = read(path, site)
+        array = read(path, site, mask)
         if array.dtype.kind not in "buif":
             raise UserError(f"voxels of type {array.dtype}")
     except UserError as e:
@@ -80,6 +80,8 @@ def _load(path: Path, site: str, notes: Notes) -> np.ndarray | None:
     if suffix(path) in PICTURES:
         with Image.open(path) as picture:  # the header only
             form = (picture.format or "").replace("MPO", "JPEG")
+            if mask and form == "GIF" and picture.mode == "P" and has_colours(picture):
+                notes["palette"].append(name_of(path))
         if form != Image.registered_extensions().get(suffix(path)):
             notes["format"].append(f"{name_of(path)} ({form})")
     return array
@@ -90,7 +92,7 @@ def load_pair(pair: Pair, site: str, task: TaskSettings, notes: Notes) -> tuple[
 
     Mask values are noted and do not matter to the outcome: the pair can be looked at.
     """
-    image, mask = _load(pair.image, site, notes), _load(pair.mask, site, notes)
+    image, mask = _load(pair.image, site, notes), _load(pair.mask, site, notes, mask=True)
     if image is not None:
         try:
             image = match_channels(image, task, pair, site)
@@ -108,10 +110,13 @@ def load_pair(pair: Pair, site: str, task: TaskSettings, notes: Notes) -> tuple[
     if image.shape[:3] != mask.shape:
         notes["size"].append(f"{name_of(pair.image)} ({size_text(image)}; mask {size_text(mask)})")
         return None
-    if suffix(pair.image) in VOLUMES and suffix(pair.mask) in VOLUMES:
+    volumes = [suffix(path) in VOLUMES for path in (pair.image, pair.mask)]
+    if all(volumes):
         apart = grid_difference(pair.image, pair.mask)
         if apart:
             notes["grid"].append(f"{name_of(pair.mask)} ({apart})")
+    elif any(volumes):
+        notes["mixed"].append(name_of(pair.mask))
     return image, mask
 
 
@@ -131,7 +136,11 @@ def look_at(pair: Pair, site: str, task: TaskSettings, notes: Notes) -> Seen | N
         notes["values"].append(f"{name_of(pair.mask)} ({found}; the task knows {', '.join(map(str, known))})")
     elif set(values.tolist()) <= set(task.background):
         notes["empty"].append(name_of(pair.mask))
-    quantiles = _look_at_range(image, name_of(pair.image), task, notes)
+    try:
+        quantiles = _look_at_range(image, name_of(pair.image), task, notes)
+    except IntensityError as e:
+        notes["range"].append(f"{name_of(pair.image)} ({str(e).partition(';')[0]})")
+        return None
     pixels = dict(zip(values.tolist(), counts.tolist(), strict=True))
     return Seen(_hash(image), _hash(mask), mask.shape, pixels, quantiles)
 
@@ -143,7 +152,7 @@ def _look_at_range(image: np.ndarray, name: str, task: TaskSettings, notes: Note
     low, middle, high = np.percentile(pixels[:: max(1, len(pixels) // 100_000)], (1, 50, 99)).tolist()
     if image.min() == image.max() or (low == high and not unit):
         notes["constant"].append(name)
-    elif unit and image.dtype.kind in "ui" and image.dtype.itemsize > 1 and image.max() <= 255:
+    elif unit and image.dtype == np.uint16 and image.max() <= 255:
         notes["8 bit"].append(name)
     elif unit and high < _DARK:
         notes["dark"].append(name)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from fedsm.data.check_pair import find_pairs, load_pair
-from fedsm.data.dataset import scale_intensity
-from fedsm.data.findings import KINDS, Notes, printable
+from fedsm.data.findings import KINDS, Notes, name_of, printable
+from fedsm.data.intensity import scale_intensity
 from fedsm.data.site_folder import Pair
 from fedsm.errors import UserError
 from fedsm.settings import TaskSettings
@@ -19,10 +20,13 @@ TILE, CAPTION, GAP, HEADER, COLUMNS = 288, 24, 12, 64, 4  # pixels; TILE is the 
 # Told apart by eyes that do not tell red from green, and rare in tissue, fundus and MR.
 COLOURS = ((0, 255, 120), (255, 225, 0), (0, 190, 255), (255, 0, 200), (255, 140, 0), (190, 160, 255))
 _PAPER, _INK, _QUIET, _FRAME = (24, 26, 30), (236, 238, 242), (150, 156, 166), (48, 52, 60)
+_NOTED = (255, 176, 64)
 
 
-def write_contact_sheet(folder: Path, site: str, task: TaskSettings, out: Path, count: int = 12) -> Path:
-    """Writes a PNG with up to `count` images of a site, evenly chosen.
+def write_contact_sheet(
+    folder: Path, site: str, task: TaskSettings, out: Path, count: int = 12, noted: Sequence[str] = ()
+) -> Path:
+    """Writes a PNG with up to `count` images of a site: half of them such that were noted, the others evenly chosen.
 
     A volume shows the slice with the largest mask. Brightness is stretched to each image, so that dark ones can
     be judged. A pair that cannot be used gets a tile that says why.
@@ -33,6 +37,7 @@ def write_contact_sheet(folder: Path, site: str, task: TaskSettings, out: Path, 
         task: whose labels are outlined.
         out: the PNG file to write; folders above it are made.
         count: images at most.
+        noted: what the check noted (`SiteReport.noted`).
 
     Returns:
         `out`.
@@ -41,7 +46,10 @@ def write_contact_sheet(folder: Path, site: str, task: TaskSettings, out: Path, 
         UserError: `out` cannot be written.
     """
     pairs = find_pairs(folder, defaultdict(list))
-    rows = np.unique(np.linspace(0, len(pairs) - 1, min(count, len(pairs))).round().astype(int))
+    marked = [row for row, pair in enumerate(pairs) if _is_noted(pair, noted)][: count // 2]
+    others = [row for row in range(len(pairs)) if row not in marked]
+    even = np.linspace(0, len(others) - 1, min(count - len(marked), len(others))).round().astype(int)
+    rows = sorted({*marked, *(others[i] for i in even)})
     columns = max(1, min(COLUMNS, len(rows)))
     tiles = [_draw_tile(pairs[row], site, task) for row in rows]
     tall = max((tile.height for tile, _ in tiles), default=0) + CAPTION + GAP
@@ -49,18 +57,25 @@ def write_contact_sheet(folder: Path, site: str, task: TaskSettings, out: Path, 
     width, height = max(2, columns) * (TILE + GAP) + GAP, HEADER + -(-len(rows) // columns) * tall
     sheet = Image.new("RGB", (width, height), _PAPER)
     draw = ImageDraw.Draw(sheet)
-    _draw_title(draw, site, task, f"{len(rows)} of {len(pairs)} images", width)
+    counts = f"{len(rows)} of {len(pairs)} images" + (", orange: named in the report" if marked else "")
+    _draw_title(draw, site, task, counts, width)
     font = _font(14)
     for place, (tile, caption) in enumerate(tiles):
         x, y = GAP + place % columns * (TILE + GAP), HEADER + place // columns * tall
         sheet.paste(tile, (x + (TILE - tile.width) // 2, y))
-        draw.text((x, y + tall - CAPTION - GAP + 4), _fit(draw, caption, font, TILE), _INK, font)
+        ink = _NOTED if rows[place] in marked else _INK
+        draw.text((x, y + tall - CAPTION - GAP + 4), _fit(draw, caption, font, TILE), ink, font)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         sheet.save(out, "PNG")
     except OSError as e:
         raise UserError(f"the contact sheet {out} cannot be written ({e.strerror}); choose another folder") from e
     return out
+
+
+def _is_noted(pair: Pair, noted: Sequence[str]) -> bool:
+    names = (name_of(pair.image), name_of(pair.mask))
+    return any(entry.startswith(names) for entry in noted)
 
 
 def outline(mask: np.ndarray) -> np.ndarray:

@@ -2,29 +2,59 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import nibabel
 import numpy as np
+import PIL
 import torch
 from torch.nn import functional
+from tqdm import tqdm
 
+from fedsm.data import intensity, readers, site_folder
+from fedsm.data.cache import Entry, SiteCache, open_entry
 from fedsm.data.intensity import IntensityError, scale_intensity
 from fedsm.data.patients import patients_of
+from fedsm.data.readers import VOLUMES, suffix
 from fedsm.data.site_folder import Pair, list_pairs, read_pair
 from fedsm.data.split import PARTS, derive_seed, split_site
 from fedsm.errors import UserError
 from fedsm.settings import JobSettings, TaskSettings
 from fedsm.tracks.base import Batch
 
+# Whoever changes how files become numbers need not think of the cache: the code is part of its keys.
+_CODE = (__file__, intensity.__file__, readers.__file__, site_folder.__file__)
+
+log = logging.getLogger(__name__)
+
+
+class MappedRows:
+    """Some rows of a mapped array; indexed with a slice or a tensor of numbers it reads those into a new tensor."""
+
+    def __init__(self, entry: Entry, array: np.ndarray, rows: torch.Tensor):
+        self._entry = entry  # in use for as long as it lives
+        self._array = array
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: slice | torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(self._array.take(self._rows[index].numpy(), axis=0))
+
 
 @dataclass
 class Part:
     """Images (N, C, S, S) float32 in 0..1 and labels (N, L, S, S) uint8 of one part of a site."""
 
-    images: torch.Tensor
-    labels: torch.Tensor
+    images: torch.Tensor | MappedRows
+    labels: torch.Tensor | MappedRows
 
     def __len__(self) -> int:
         return len(self.images)
@@ -67,7 +97,12 @@ def seeded_order(settings: JobSettings, site: str, round_number: int, epoch: int
 
 
 def load_site(
-    folder: Path, site: str, settings: JobSettings, state: Path | None = None, patient_pattern: str | None = None
+    folder: Path,
+    site: str,
+    settings: JobSettings,
+    state: Path | None = None,
+    patient_pattern: str | None = None,
+    cache: SiteCache | None = None,
 ) -> dict[str, Part]:
     """Loads a site's folder to its three parts.
 
@@ -77,6 +112,7 @@ def load_site(
         settings: the job's settings.
         state: where the split is written down; None draws it anew.
         patient_pattern: the patient in a file's name; see `patients_of`.
+        cache: where decoded images are kept and mapped from; None decodes to memory.
 
     Raises:
         UserError: whatever is wrong with the folder, naming the site, the file and the remedy.
@@ -85,11 +121,60 @@ def load_site(
     stems = [p.stem for p in pairs]
     patients = patients_of(folder, stems, patient_pattern or settings.task.patient_pattern or None, site)
     split = split_site(stems, patients, settings.seed, site, folder, state)
+    entry = _open_entry(pairs, site, settings, cache) if cache else None
     parts = {}
     for part in PARTS:
-        tensors = [_load_pair(pairs[i], site, settings) for i in split[part]]
-        parts[part] = Part(torch.cat([t[0] for t in tensors]), torch.cat([t[1] for t in tensors]))
+        if entry:
+            rows = entry.rows(split[part])
+            parts[part] = Part(MappedRows(entry, entry.images, rows), MappedRows(entry, entry.labels, rows))
+        else:
+            decoded = list(_decode([pairs[i] for i in split[part]], site, settings, cache.workers if cache else 1))
+            parts[part] = Part(
+                torch.cat([images for images, _ in decoded]), torch.cat([labels for _, labels in decoded])
+            )
     return parts
+
+
+def _open_entry(pairs: list[Pair], site: str, settings: JobSettings, cache: SiteCache) -> Entry | None:
+    """The site's cache entry; None where the folder cannot be used: training goes on from memory, as most sites fit."""
+    task = settings.task
+    shaping = {
+        "size": settings.size,
+        "channels": task.channels,
+        "labels": list(task.labels.items()),  # their order is that of the channels
+        "background": sorted(task.background),  # other values in a mask are refused
+        "intensity": task.intensity,
+        "libraries": [np.__version__, torch.__version__, nibabel.__version__, PIL.__version__],
+        "code": [hashlib.sha256(Path(f).read_bytes()).hexdigest() for f in _CODE],
+    }
+    try:
+        return open_entry(cache, site, pairs, shaping, lambda: _decode(pairs, site, settings, cache.workers))
+    except OSError as e:
+        log.warning(
+            "site %r: the cache %s cannot be used (%s), so all images are decoded to memory at every start;"
+            " make room there or set another cache_dir in fedsm_site.yaml", site, cache.folder, e.strerror or e,
+        )  # fmt: skip
+        return None
+
+
+def _decode(pairs: list[Pair], site: str, settings: JobSettings, workers: int) -> Iterator[tuple]:
+    """The tensors of the pairs, in their order; not more than two a worker are in memory."""
+    unit = "volume" if suffix(pairs[0].image) in VOLUMES else "image"
+    bar = tqdm(total=len(pairs), desc=f"decoding {site}", unit=unit, leave=False, disable=None)  # None: not in a log
+    with bar, ThreadPoolExecutor(workers) as pool:
+        waiting = deque()
+        try:
+            for pair in pairs:
+                waiting.append(pool.submit(_load_pair, pair, site, settings))
+                if len(waiting) == 2 * workers:
+                    yield waiting.popleft().result()
+                    bar.update()
+            while waiting:
+                yield waiting.popleft().result()
+                bar.update()
+        finally:
+            for future in waiting:
+                future.cancel()
 
 
 def _load_pair(pair: Pair, site: str, settings: JobSettings) -> tuple[torch.Tensor, torch.Tensor]:

@@ -6,19 +6,21 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fedsm.data.readers import FORMATS
+
 Notes = defaultdict[str, list[str]]
 _NAMED = 5  # files that a finding names
 
 # kind: (level, what, remedy), in the order of the report. "{}" takes what was noted; else that is the list of files.
 KINDS = {
-    "site name": ("FAIL", "FLARE cannot carry the name of this folder", "rename it: letters, digits, '-', '_' and '.'"),
+    "site name": ("FAIL", "FLARE cannot carry the name of this folder", "rename it: letters, digits, '-' and '_' only"),
     "folder": ("FAIL", "folder is missing or cannot be opened", "create it, and put the site's files there"),
-    "no images": ("FAIL", "no images", "put PNG, JPEG, TIFF, BMP or NIfTI files into images/ and masks/"),
+    "no images": ("FAIL", "no images", f"put {FORMATS} files into images/ and masks/"),
     "no mask": ("FAIL", "image without mask", "add a mask of the same name, or remove the image"),
     "no image": ("FAIL", "mask without image", "add an image of the same name, or remove the mask"),
     "twins": ("FAIL", "two files of one name", "keep one of them"),
     "no file": ("FAIL", "no regular file", "put the file itself there, or remove it with its pair"),
-    "unreadable": ("FAIL", "cannot be read", "replace it (4D: by one 3D volume), or remove it with its pair"),
+    "unreadable": ("FAIL", "cannot be read", "replace it (by one 2D picture or 3D volume), or remove it with its pair"),
     "not finite": ("FAIL", "NaN or infinite values", "export it again, or set these voxels to the background"),
     "channels": ("FAIL", "number of channels that does not fit the task", "save it as grey or RGB picture"),
     "size": ("FAIL", "image and mask differ in size", "export the mask at the image's size (nearest neighbour)"),
@@ -26,11 +28,14 @@ KINDS = {
     "colour": ("FAIL", "mask is a colour picture", "save the mask with one grey channel"),
     "values": ("FAIL", "mask values that the task does not know", "correct the mask (never JPEG) or the task's labels"),
     "all empty": ("FAIL", "all {} masks are empty", "find the right masks, or correct the task's labels"),
+    "range": ("FAIL", "intensities of no picture", "set the task's `intensity: percentiles`, or export it again"),
     "conflict": ("FAIL", "one image with different masks", "keep one: in two parts it leaks from train to test"),
+    "patients": ("FAIL", "patients cannot be told", "correct patients.csv or the task's patient_pattern"),
     "too few": ("FAIL", "{} patients cannot be split", "add patients: train, validation and test need one each"),
     "overlap": ("FAIL", "patient in two parts of splits.json", "leave each patient in one part, or delete splits.json"),
     "splits": ("FAIL", "splits.json cannot be used", "name the files of train, validation and test, or delete it"),
-    "stale": ("WARN", "splits.json does not fit the files", "delete it to split again, or bring the files back"),
+    "unlisted": ("FAIL", "file in no part of splits.json", "add it to one part, or delete splits.json to split again"),
+    "stale": ("WARN", "splits.json names files that are not here", "bring them back, or take their names out"),
     "few": ("WARN", "only {} patients", "expect scores that depend on the split; add patients if you can"),
     "repeated": ("WARN", "one image under two names", "keep one: in two parts it leaks from train to test"),
     "elsewhere": ("WARN", "image that another site has too", "keep it at one site: it leaks from train to test"),
@@ -42,6 +47,8 @@ KINDS = {
     "bright": ("WARN", "image is nearly white", "look at the contact sheet: is it exported with the right range?"),
     "far": ("WARN", "intensities unlike the other sites': {}", "fine if the device differs so much; else export again"),
     "format": ("WARN", "name and format differ", "nothing to do: the content decides; rename it to be clear"),
+    "palette": ("WARN", "GIF mask with a palette of colours", "look at the contact sheet: GIF writers renumber labels"),
+    "mixed": ("WARN", "volume and picture as a pair", "compare with the contact sheet: is the mask turned or flipped?"),
     "passed over": ("WARN", "unsupported file, passed over", "convert it if it belongs to the data, else remove it"),
     "one site": ("WARN", "the only site", "`fedsm run` needs a folder of at least 2 sites"),
 }  # fmt: skip
@@ -60,13 +67,19 @@ class Finding:
 
 @dataclass
 class SiteReport:
-    """A site's findings, worst first. `hashes`: image file -> hash of its pixels, to compare sites."""
+    """A site's findings, worst first.
+
+    Attributes:
+        hashes: image file -> hash of its pixels, to compare sites.
+        noted: what was noted, all of it: mostly a file's name, and what is wrong with it.
+    """
 
     site: str
     pairs: int
     findings: list[Finding]
     summary: dict
     hashes: dict[str, str] = field(default_factory=dict, repr=False)
+    noted: list[str] = field(default_factory=list, repr=False)
 
     @property
     def level(self) -> str:
@@ -77,6 +90,7 @@ class SiteReport:
         """Turns notes to findings."""
         for kind, (level, what, remedy) in KINDS.items():
             if entries := notes.get(kind):
+                self.noted += entries
                 if "{}" in what:
                     what, entries = what.format(some(entries)), []
                 count = f" ({len(entries)})" if len(entries) > 1 else ""
@@ -111,6 +125,26 @@ def _headline(report: SiteReport) -> str:
             parts.append(" to ".join(map(str, dict.fromkeys(summary["slices"]))) + " slices")
         parts += [f"{name} {percent(fraction)}" for name, fraction in summary["labels"].items()]
     return f"{report.level} {printable(report.site)}: {', '.join(parts)}"
+
+
+def refusal(reports: list[SiteReport], command: str) -> str | None:
+    """One line on the first FAIL: site, file, remedy, and the command that shows all. None when nothing fails."""
+    failures = [finding for report in reports for finding in report.findings if finding.level == "FAIL"]
+    if not failures:
+        return None
+    first = failures[0]
+    where = f": {first.file}" if first.file else ""
+    more = f" ({len(failures) - 1} more; see `{command}`)" if len(failures) > 1 else ""
+    return f"site {printable(first.site)!r}: {first.what}{where}; {first.remedy}{more}"
+
+
+def warnings_of(reports: list[SiteReport]) -> list[str]:
+    """The WARNs, a line a site."""
+    lines = []
+    for report in reports:
+        if found := [finding.what for finding in report.findings if finding.level == "WARN"]:
+            lines.append(f"WARN {printable(report.site)}: {'; '.join(found)}")
+    return lines
 
 
 def format_reports(reports: list[SiteReport]) -> str:

@@ -40,11 +40,12 @@ def patients_of(folder: Path, stems: list[str], pattern: str | None, site: str) 
     found = []
     for stem in stems:
         match = compiled.search(stem)
-        if not match:
+        patient = match and (match.group(1) if compiled.groups else match.group())
+        if not patient:
             raise UserError(
                 f"site {site!r}: patient_pattern {pattern!r} does not match the file {stem!r}; correct one of them"
             )
-        found.append(match.group(1) if compiled.groups else match.group())
+        found.append(patient)
     return found
 
 
@@ -58,6 +59,8 @@ def _read(table: Path, site: str) -> dict[str, str]:
         raise UserError(f"site {site!r}: {table} must have the columns `file` and `patient`")
     known: dict[str, str] = {}
     for row in rows:
+        if not row["file"] or not row["patient"]:
+            raise UserError(f"site {site!r}: {table} has a line without file or patient; fill it in or remove it")
         if known.setdefault(row["file"], row["patient"]) != row["patient"]:
             raise UserError(f"site {site!r}: {table} gives the file {row['file']!r} two patients")
     return known

@@ -13,8 +13,9 @@ from PIL import Image
 
 from fedsm.errors import UserError
 
-PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")
+PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".ppm", ".pgm", ".pnm")
 VOLUMES = (".nii", ".nii.gz")
+FORMATS = "PNG, JPEG, TIFF, BMP, GIF, PPM or NIfTI"
 
 
 def suffix(path: Path) -> str:
@@ -33,17 +34,28 @@ def is_supported(path: Path) -> bool:
     return suffix(path) in PICTURES + VOLUMES
 
 
-def read(path: Path, site: str) -> np.ndarray:
-    """Reads a file to (slices, H, W, channels), the file's own dtype.
+def read(path: Path, site: str, mask: bool = False) -> np.ndarray:
+    """Reads a file to (slices, H, W, channels), the file's own numbers.
 
     A picture is one slice. A NIfTI volume is turned to the nearest RAS orientation and cut along its last
     axis; a 2D NIfTI is one slice.
 
+    A picture with a palette of greys is what it looks like: grey, as image and as mask (writers of GIF renumber
+    palettes, the greys survive). With a palette of colours, an image is RGB, and a mask is the palette's indices:
+    there the colours only paint the labels.
+
+    Args:
+        path: the file; its content decides on the format, not its name.
+        site: named in errors.
+        mask: whether its values are labels.
+
     Raises:
-        UserError: unreadable, truncated or of an unexpected shape.
+        UserError: unreadable, truncated, several pictures in one file, or of an unexpected shape.
     """
     try:
-        array = _read_volume(path) if suffix(path) in VOLUMES else _read_picture(path)
+        if not path.is_file():  # reading a pipe would wait for ever
+            raise ValueError("no regular file")
+        array = _read_volume(path) if suffix(path) in VOLUMES else _read_picture(path, mask)
     except UserError:
         raise
     except Exception as e:  # every decoder has its own exceptions; to a person they all mean the same
@@ -53,24 +65,36 @@ def read(path: Path, site: str) -> np.ndarray:
         ) from e
     if array.ndim != 4 or 0 in array.shape:
         raise UserError(f"site {site!r}: {path} has shape {array.shape}, expected a 2D picture or a 3D volume")
-    return array
+    return array.astype(array.dtype.newbyteorder("="), copy=False)  # 16 bits come in the file's order of bytes
 
 
-def _read_picture(path: Path) -> np.ndarray:
+def _read_picture(path: Path, mask: bool) -> np.ndarray:
     with Image.open(path) as picture:
-        if picture.mode in ("P", "CMYK", "YCbCr", "LAB", "HSV"):
-            # A palette of grey levels is a mask; any other becomes colour.
-            picture = picture.convert("RGB") if picture.mode != "P" else _from_palette(picture)
-        elif picture.mode == "1":
-            picture = picture.convert("L")
-        array = np.asarray(picture)
+        count = getattr(picture, "n_frames", 1)
+        if count > 1 and picture.format != "MPO":  # a camera's JPEG with its preview
+            raise ValueError(f"{count} pictures in one file")
+        if picture.mode in ("P", "PA"):
+            array = _from_palette(picture, mask)
+        elif picture.mode in ("CMYK", "YCbCr", "LAB", "HSV"):
+            array = np.asarray(picture.convert("RGB"))
+        else:
+            array = np.asarray(picture.convert("L") if picture.mode == "1" else picture)
     return array[None, ..., None] if array.ndim == 2 else array[None]
 
 
-def _from_palette(picture: Image.Image) -> Image.Image:
-    rgb = np.asarray(picture.convert("RGB"))
-    grey = (rgb == rgb[..., :1]).all()
-    return Image.fromarray(rgb[..., 0]) if grey else Image.fromarray(rgb)
+def _from_palette(picture: Image.Image, mask: bool) -> np.ndarray:
+    indices, rgb = np.asarray(picture), np.asarray(picture.convert("RGB"))
+    if not has_colours(picture):
+        return rgb[..., 0]
+    if mask:
+        return indices if picture.mode == "P" else indices[..., 0]  # "PA": with transparency
+    return rgb
+
+
+def has_colours(picture: Image.Image) -> bool:
+    """Whether a picture has a palette with anything but greys in it."""
+    palette = np.array(picture.getpalette("RGB") or [], np.uint8).reshape(-1, 3)
+    return bool((palette != palette[:, :1]).any())
 
 
 def _read_volume(path: Path) -> np.ndarray:

@@ -1,4 +1,7 @@
-"""A site's folder: `images/*` and `masks/*` with the same stem; checked before anything costs time."""
+"""A site's folder: `images/*` and `masks/*` with the same stem.
+
+Loading stops here at the first problem. All that is wrong with a folder, before anything costs time: `check.py`.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsm.data.intensity import IntensityError, scale_intensity
-from fedsm.data.readers import VOLUMES, grid_difference, is_supported, read, stem, suffix
+from fedsm.data.readers import FORMATS, VOLUMES, grid_difference, is_supported, read, stem, suffix
 from fedsm.errors import UserError
 from fedsm.settings import TaskSettings
 
@@ -36,16 +38,30 @@ def list_sites(root: Path) -> list[str]:
     Raises:
         UserError: no such folder, fewer than 2 sites, or a name that FLARE cannot carry.
     """
-    if not root.is_dir():
-        raise UserError(f"data root {root} does not exist; create it with one folder a site, or `fedsm data synth`")
-    names = [p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith(".")]
+    names = site_folders(root)
     if len(names) < 2:
         found = f"only {names[0]!r}" if names else "none"
         raise UserError(f"data root {root} must hold at least 2 sites (folders with images/ and masks/), found {found}")
     for name in names:
-        if not SITE_NAME.fullmatch(name) or name == "server":
+        if not is_site_name(name):
             raise UserError(f"site {name!r}: rename the folder in {root}; letters, digits, '-' and '_' only")
-    return sorted(names, key=natural_key)
+    return names
+
+
+def site_folders(root: Path) -> list[str]:
+    """Every sub-folder of a data root: none is left out in silence.
+
+    Raises:
+        UserError: no such folder.
+    """
+    if not root.is_dir():
+        raise UserError(f"data root {root} does not exist; create it with one folder a site, or `fedsm data synth`")
+    return sorted((p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith(".")), key=natural_key)
+
+
+def is_site_name(name: str) -> bool:
+    """Whether FLARE can carry a site of this name."""
+    return bool(SITE_NAME.fullmatch(name)) and name != "server"
 
 
 def list_pairs(folder: Path, site: str) -> list[Pair]:
@@ -68,9 +84,7 @@ def list_pairs(folder: Path, site: str) -> list[Pair]:
         files[part] = found
     images, masks = files["images"], files["masks"]
     if not images and not masks:
-        raise UserError(
-            f"site {site!r}: no images in {folder / 'images'}; put PNG, JPEG, TIFF, BMP or NIfTI files there"
-        )
+        raise UserError(f"site {site!r}: no images in {folder / 'images'}; put {FORMATS} files there")
     for name in sorted(set(images) - set(masks)):
         raise UserError(
             f"site {site!r}: {images[name]} has no mask; add {folder / 'masks' / name}.* or remove the image"
@@ -89,9 +103,11 @@ def read_pair(pair: Pair, site: str, task: TaskSettings) -> tuple[np.ndarray, np
         image (slices, H, W, task.channels) and mask (slices, H, W), in the files' own dtypes.
 
     Raises:
-        UserError: unreadable file, sizes that differ, or a mask value outside the labels.
+        UserError: unreadable file, values that are no numbers, sizes that differ, or a mask value outside the labels.
     """
-    image, mask = read(pair.image, site), read(pair.mask, site)
+    image, mask = read(pair.image, site), read(pair.mask, site, mask=True)
+    if not np.isfinite(image).all():
+        raise UserError(f"site {site!r}: {pair.image} holds NaN or infinite values; export it again")
     if mask.shape[-1] > 1:
         # Masks are often saved as RGB or RGBA: the colour channels must agree, alpha tells nothing.
         colour = mask[..., :3] if mask.shape[-1] != 2 else mask[..., :1]
@@ -136,26 +152,3 @@ def match_channels(image: np.ndarray, task: TaskSettings, pair: Pair, site: str)
         # ITU-R 601 luma: what every picture tool calls "convert to grey".
         return (image @ np.array([0.299, 0.587, 0.114]))[..., None].astype(image.dtype)
     raise UserError(f"site {site!r}: {pair.image} has {have} channels; task {task.name!r} needs {want}")
-
-
-def check_site(folder: Path, site: str, task: TaskSettings, progress=None) -> int:
-    """Reads every file of a site once; returns the number of pairs.
-
-    Args:
-        progress: called with 1 for each pair read.
-
-    Raises:
-        UserError: the first problem found.
-    """
-    pairs = list_pairs(folder, site)
-    for pair in pairs:
-        image, _ = read_pair(pair, site, task)
-        if not np.isfinite(image).all():
-            raise UserError(f"site {site!r}: {pair.image} holds NaN or infinite values; export it again")
-        try:
-            scale_intensity(image, task.intensity)
-        except IntensityError as e:
-            raise UserError(f"site {site!r}: {pair.image}: {e}") from e
-        if progress:
-            progress(1)
-    return len(pairs)

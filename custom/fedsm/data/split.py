@@ -91,7 +91,7 @@ def split_site(
             parts[part_of.setdefault(patient, PARTS[max(0, share - 1)])].append(stem)
     state.mkdir(parents=True, exist_ok=True)
     partial = kept.with_suffix(f".{os.getpid()}")
-    partial.write_text(json.dumps(parts, indent=1, ensure_ascii=False), encoding="utf-8")
+    partial.write_text(json.dumps(parts, indent=1), encoding="utf-8")  # ASCII: a name may be no text in any encoding
     os.replace(partial, kept)
     present = set(stems)
     return _indices({p: [s for s in parts[p] if s in present] for p in PARTS}, stems, patients, kept, site)

@@ -1,0 +1,254 @@
+"""A site's images, decoded and resized once, in files that are mapped, not loaded.
+
+    <folder>/<key>/images.f32     (N, C, S, S) float32 in 0..1: all images of the site, in the files' order
+                   labels.u8      (N, L, S, S) uint8
+                   manifest.json  shapes, and how many rows each file has; a lock on it says that the entry is in use
+             digests.json         what is known of the files' content
+             lock                 held while an entry is looked for, built or dropped; never deleted
+
+The key is a digest of the files' content and of all that shapes the result: a changed file or setting makes another
+key. An entry is built beside its place and put there in one rename, so a killed build leaves none; a second process
+waits for the first. Where the file system knows no locks, both build and the first to finish wins; nothing is dropped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import torch
+
+from fedsm.data.digests import PARTIAL, content_key
+from fedsm.data.site_folder import Pair
+from fedsm.errors import UserError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+_IMAGES, _LABELS, _MANIFEST = "images.f32", "labels.u8", "manifest.json"
+_FORMAT = 1
+_KEY = re.compile(r"[0-9a-f]{32}")  # only what is named like this is ever deleted
+
+log = logging.getLogger(__name__)
+
+Decoded = Iterable[tuple[torch.Tensor, torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class SiteCache:
+    """Where and how a site caches.
+
+    Attributes:
+        folder: this site's own folder in the cache.
+        budget: bytes that it may hold; above, the entries longest unused are dropped, never one in use.
+        workers: threads that read while an entry is looked for.
+    """
+
+    folder: Path
+    budget: int
+    workers: int = 1
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A mapped entry; in use for as long as it lives."""
+
+    images: np.ndarray
+    labels: np.ndarray
+    counts: list[int]  # rows of each file
+    in_use: IO
+
+    def rows(self, files: list[int]) -> torch.Tensor:
+        """The rows of these files, in this order."""
+        ends = np.cumsum(self.counts)
+        return torch.cat([torch.arange(ends[i] - self.counts[i], ends[i]) for i in files])
+
+
+def open_entry(cache: SiteCache, site: str, pairs: list[Pair], shaping: dict, decode: Callable[[], Decoded]) -> Entry:
+    """Maps a site's entry; builds it first where it is missing or damaged.
+
+    Args:
+        cache: where.
+        site: the site's name.
+        pairs: its files.
+        shaping: all settings that shape the result, as plain values.
+        decode: gives the files one after the other, as (slices, C, S, S) float32 and (slices, L, S, S) uint8.
+
+    Raises:
+        OSError: the folder cannot be used, or a file cannot be read.
+        UserError: a file changed meanwhile.
+    """
+    cache.folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # it holds patients' images
+
+    def key_now() -> str:
+        return content_key(cache.folder / "digests.json", pairs, [_FORMAT, shaping], cache.workers)
+
+    key = key_now()
+    place = cache.folder / key
+    with _lock(cache.folder / "lock", site) as locked:
+        if locked:
+            _sweep(cache.folder)
+        entry = _map(place)
+        if entry is None:
+            shutil.rmtree(place, ignore_errors=True)  # damaged
+            with _partial(place) as partial:
+                _build(partial, site, decode)
+                if key_now() != key:
+                    where = pairs[0].image.parent.parent
+                    raise UserError(f"site {site!r}: files in {where} changed while they were read; start again")
+            entry = _map(place)
+            if entry is None:
+                raise OSError(f"{place} cannot be read back")
+        with contextlib.suppress(OSError):  # a read-only cache can be used as well
+            os.utime(place / _MANIFEST)
+            if locked:
+                _drop_unused(cache, site)
+    return entry
+
+
+@contextlib.contextmanager
+def _lock(path: Path, site: str) -> Iterator[bool]:
+    """Waits for whoever holds the lock; the system takes it from a process that dies. Yields whether we have it."""
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(path.open("a"))
+            if not _try_lock(file, shared=False):
+                log.info("site %r waits for another process that builds the cache in %s", site, path.parent)
+                fcntl.flock(file, fcntl.LOCK_EX)
+            locked = True
+        except OSError:
+            locked = False
+        yield locked
+
+
+def _try_lock(file: IO, shared: bool) -> bool:
+    """Locks a file unless another holds it.
+
+    Raises:
+        OSError: there are no locks here.
+    """
+    if fcntl is None:
+        raise OSError("no locks on this system")
+    try:
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _map(place: Path) -> Entry | None:
+    """Opens an entry; None if there is none, or none whose files have the sizes that its manifest says."""
+    with contextlib.ExitStack() as stack:
+        try:
+            manifest = stack.enter_context((place / _MANIFEST).open(encoding="utf-8"))
+            with contextlib.suppress(OSError):
+                _try_lock(manifest, shared=True)
+            content = json.load(manifest)
+            arrays = []
+            for name, dtype in ((_IMAGES, np.float32), (_LABELS, np.uint8)):
+                # Read-only: a private map that may be written would count as memory, and could not be larger than it.
+                array = np.memmap(place / name, dtype, mode="r").reshape(sum(content["counts"]), *content[name])
+                arrays.append(np.asarray(array))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        stack.pop_all()  # stays open: it says that the entry is in use
+        return Entry(*arrays, content["counts"], manifest)
+
+
+@contextlib.contextmanager
+def _partial(place: Path) -> Iterator[Path]:
+    """A folder beside `place` that takes its place at the end, if all went well."""
+    partial = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=place.parent))
+    try:
+        yield partial
+        try:
+            os.rename(partial, place)
+        except OSError:
+            if _map(place) is None:
+                raise
+            # No locks here, and another process was first: its entry is as good as ours.
+        _sync_folder(place.parent)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _build(folder: Path, site: str, decode: Callable[[], Decoded]) -> None:
+    started = time.monotonic()
+    log.info("site %r: decoding its images to %s", site, folder.parent)
+    manifest = _write(folder, decode())
+    with (folder / _MANIFEST).open("w", encoding="utf-8") as f:
+        json.dump(manifest, f)
+        _to_disk(f)
+    _sync_folder(folder)
+    count, seconds = sum(manifest["counts"]), time.monotonic() - started
+    log.info("site %r: %d images in %.1f s, %.1f images/s", site, count, seconds, count / max(seconds, 1e-9))
+
+
+def _write(folder: Path, decoded: Decoded) -> dict:
+    """Writes file by file, so that a site need not fit into memory; returns the manifest."""
+    counts, shapes = [], {}
+    with (folder / _IMAGES).open("wb") as image_file, (folder / _LABELS).open("wb") as label_file:
+        for images, labels in decoded:
+            image_file.write(np.ascontiguousarray(images.numpy(), dtype=np.float32).data)
+            label_file.write(np.ascontiguousarray(labels.numpy(), dtype=np.uint8).data)
+            counts.append(len(images))
+            shapes = {_IMAGES: list(images.shape[1:]), _LABELS: list(labels.shape[1:])}
+        _to_disk(image_file)
+        _to_disk(label_file)
+    return shapes | {"counts": counts}
+
+
+def _to_disk(file: IO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    """Makes a rename outlive a power cut; some file systems do not know this for folders."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _sweep(folder: Path) -> None:
+    """Removes what killed builds left; we hold the lock, so nobody is at work there."""
+    for left in folder.glob(f"{PARTIAL}*/"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _drop_unused(cache: SiteCache, site: str) -> None:
+    """Drops the entries longest unused until the rest fits the budget."""
+    entries = [p for p in cache.folder.iterdir() if _KEY.fullmatch(p.name) and (p / _MANIFEST).is_file()]
+    sizes = {p: sum(f.stat().st_size for f in p.iterdir()) for p in entries}
+    total = sum(sizes.values())
+    for place in sorted(entries, key=lambda p: (p / _MANIFEST).stat().st_mtime_ns):
+        if total > cache.budget and not _is_used(place):
+            log.info("site %r: dropping the cache entry %s, longest unused", site, place)
+            shutil.rmtree(place, ignore_errors=True)
+            total -= sizes[place]
+    if total > cache.budget:
+        log.warning(
+            "site %r: the cache entries in use take %.1f GB, above cache_budget (%.1f GB); raise it in fedsm_site.yaml",
+            site, total / 1e9, cache.budget / 1e9,
+        )  # fmt: skip
+
+
+def _is_used(place: Path) -> bool:
+    with (place / _MANIFEST).open() as manifest:
+        return not _try_lock(manifest, shared=False)

@@ -1,0 +1,65 @@
+"""What a site's files hold, as one short key, without reading a file twice that did not change."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import stat
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from fedsm.data.site_folder import Pair
+
+PARTIAL = ".partial-"  # how the name of what is not finished begins
+_GRAIN = 2.0  # seconds: the coarsest clock of a file system (FAT)
+
+
+def content_key(book: Path, pairs: list[Pair], shaping: list | dict, workers: int = 1) -> str:
+    """A digest of the files' names and content and of `shaping`, in their order: it gives the rows and channels theirs.
+
+    Args:
+        book: JSON file of what is known: a file whose size, times and inode are as written there is not read again.
+        pairs: the files.
+        shaping: plain values that belong to the key.
+        workers: threads that read.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    try:
+        known = json.loads(book.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        known = {}
+    files = [path for pair in pairs for path in (pair.image, pair.mask)]
+    with ThreadPoolExecutor(workers) as pool:
+        found = list(pool.map(lambda path: _digest(path, known.get(str(path))), files))
+    # One that was written just now could change again within the clock's grain: it is read again the next time.
+    young = (time.time() - _GRAIN) * 1e9
+    kept = {str(path): line for path, line in zip(files, found, strict=True) if max(line[1:3]) < young}
+    if kept != known:
+        with contextlib.suppress(OSError):
+            _write_whole(book, kept)
+    content = [[path.name, line[0], line[-1]] for path, line in zip(files, found, strict=True)]
+    return hashlib.sha256(json.dumps([shaping, content]).encode()).hexdigest()[:32]
+
+
+def _digest(path: Path, known: list | None) -> list:
+    """[size, mtime, ctime, inode, SHA-256] of a file."""
+    state = path.stat()
+    if not stat.S_ISREG(state.st_mode):
+        raise OSError(f"{path} is no regular file")  # reading a pipe would wait for ever
+    stamp = [state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino]
+    if isinstance(known, list) and known[:-1] == stamp:
+        return known
+    with path.open("rb") as f:
+        return [*stamp, hashlib.file_digest(f, "sha256").hexdigest()]
+
+
+def _write_whole(path: Path, content: dict) -> None:
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=PARTIAL, delete=False, encoding="utf-8") as f:
+        json.dump(content, f)
+    os.replace(f.name, path)
