@@ -74,7 +74,8 @@ class FedSMExecutor(Executor):
             updates, reports, losses = trainer.train(number, payload, lambda: abort_signal.triggered)
             return exchange.pack(updates, answer | {"reports": reports, "losses": losses}, DataKind.WEIGHT_DIFF)
         if task == exchange.VALIDATE:
-            return exchange.pack({}, answer | {"reports": trainer.validate(payload)})
+            delivered, reports = trainer.finish(number, payload)
+            return exchange.pack(delivered, answer | {"reports": reports})
         if task == exchange.EVALUATE:
             return exchange.pack({}, answer | {"evaluation": trainer.evaluate(payload)})
         raise UserError(f"unknown task {task!r}: server and site run different versions of fedsm")

@@ -109,8 +109,17 @@ class SiteTrainer:
             raise UserError(f"site {self.name!r}: {message}", public=message)
         self._local.save(number, {name: track.state() for name, track in self.tracks.items()})
         self._state_round = number
-        updates = {name: u for name, u in updates.items() if u}
-        return updates, reports, {name: totals[name] / n_images for name in updates}
+        losses = {name: totals[name] / n_images for name, track in self.tracks.items() if track.trains}
+        return {name: u for name, u in updates.items() if u}, reports, losses
+
+    def finish(self, number: int, payload: dict[str, Tensors]) -> tuple[dict[str, Tensors], dict[str, dict]]:
+        """After round `number`, the last: what the tracks hand over, and how the final models score."""
+        self._restore(before=number + 1)
+        for track in self.tracks.values():
+            track.finish(self.batches("validation"))
+        reports = self.validate(payload)
+        delivered = {name: track.deliver() for name, track in self.tracks.items()}
+        return {name: tensors for name, tensors in delivered.items() if tensors}, reports
 
     def _restore(self, before: int) -> None:
         """Puts the moments of the round before into the tracks, from disk unless they are in memory already."""

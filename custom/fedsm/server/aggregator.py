@@ -66,6 +66,8 @@ class SoftPullAggregator(Aggregator):
         for name, tensors in tracks.items():
             if self._task == exchange.REGISTER:
                 self.tracks[name].register(site, tensors)
+            elif self._task == exchange.VALIDATE:
+                self.tracks[name].deliver(site, tensors)
             else:
                 self.tracks[name].merge(site, tensors, meta["images"]["train"])
         if self._task == exchange.REGISTER:
@@ -142,6 +144,8 @@ class SoftPullAggregator(Aggregator):
             templates = {name: track.registration_template() for name, track in self.tracks.items()}
         elif self._task == exchange.TRAIN:
             templates = {name: track.template() for name, track in self.tracks.items()}
+        elif self._task == exchange.VALIDATE:
+            templates = {name: track.delivery_template() for name, track in self.tracks.items()}
         else:
             templates = {}
         expected = {name for name, template in templates.items() if template}

@@ -29,6 +29,7 @@ from fedsm.server.record import Progress, RunRecord
 from fedsm.server.results import evaluation_problem, summarize
 from fedsm.settings import JobSettings
 from fedsm.super_model.artefact import save_super_model, versions
+from fedsm.super_model.inference import GLOBAL
 from fedsm.tracks import server_tracks
 from fedsm.tracks.base import Tensors
 
@@ -262,6 +263,7 @@ class FedSMController(Controller):
         if abort_signal.triggered:
             return
         self._need_quorum("validation of the last models", answered, missing)
+        delivered = dict(self._aggregator.up_bytes)
         reports = {site: meta.get("reports", {}) for site, meta in answered.items()}
         self._record.add_validation(last, self._tracks, reports)
         for name, track in self._tracks.items():
@@ -289,7 +291,8 @@ class FedSMController(Controller):
             else:
                 evaluations[site] = meta["evaluation"]
         self._need_quorum("evaluation of the candidates", evaluations, missing)
-        self._write(candidates, summarize(evaluations, self._job, self._sites), missing, down, fl_ctx)
+        once = {"delivery_up_bytes": delivered, "evaluation_down_bytes": down}
+        self._write(candidates, summarize(evaluations, self._job, self._sites), missing, once, fl_ctx)
 
     def _candidates(self) -> dict[str, Tensors]:
         """The models that make the super model: each from its best validation round."""
@@ -299,13 +302,16 @@ class FedSMController(Controller):
             for model in track.models():
                 best = self._record.best.get(model)
                 candidates[model] = self._checkpoints.load_weights(best["file"]) if best else files[model]
+            for model in set(track.wanted()) - set(candidates):
+                if GLOBAL in candidates:  # its site was gone when models were handed over
+                    candidates[model] = candidates[GLOBAL]
             if not track.models() and track.final_payload(self._sites[0]):
                 candidates[name] = track.final_payload(self._sites[0])
         return candidates
 
     def _write(
-        self, candidates: dict[str, Tensors], summary: dict, missing: dict[str, str], down: dict[str, int],
-        fl_ctx: FLContext,
+        self, candidates: dict[str, Tensors], summary: dict, missing: dict[str, str],
+        once: dict[str, dict[str, int]], fl_ctx: FLContext,
     ) -> None:  # fmt: skip
         job, record = self._job, self._record
         common = {
@@ -329,7 +335,7 @@ class FedSMController(Controller):
             "test": summary["test"],
             "gamma_sweep": summary["gamma_sweep"],
             "validation": {"history": record.history, "best": record.best},
-            "wire": record.wire | {"evaluation_down_bytes": down},
+            "wire": record.wire | once,
             "seconds": {"round": seconds, "total": time.time() - self._started},
             "peak_rss_mb": {"server": round(peak_bytes() / _MB, 1), "server_start": round(self._start_rss / _MB, 1)},
             "missing_in_evaluation": missing,

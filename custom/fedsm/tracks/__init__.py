@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -10,6 +10,8 @@ from fedsm.errors import UserError
 from fedsm.settings import JobSettings
 from fedsm.tracks.base import ClientTrack, ServerTrack, Tensors
 from fedsm.tracks.fedavg import AveragedServer
+from fedsm.tracks.kept import KeptClient, KeptServer
+from fedsm.tracks.options import Choice, Number, with_defaults
 from fedsm.tracks.segmentation import SegmentationClient
 from fedsm.tracks.selector_fedavg import NetworkSelector, SelectorClient, SelectorFedAvgServer
 from fedsm.tracks.selector_gradient import SelectorGradientClient, SelectorGradientServer
@@ -19,16 +21,25 @@ from fedsm.tracks.softpull import SoftPullServer
 
 @dataclass(frozen=True)
 class Kind:
-    """The halves of a kind of track; `selector` is the class that selects at inference, for selectors."""
+    """The halves of a kind of track.
+
+    Attributes:
+        client: the site's half.
+        server: the server's half.
+        selector: for selectors, the class that selects at inference.
+        options: what a job may set, by name; None: the server's half checks them itself.
+    """
 
     client: type[ClientTrack]
     server: type[ServerTrack]
     selector: type | None = None
+    options: dict[str, Number | Choice] | None = field(default_factory=dict)
 
 
 KINDS = {
     "fedavg": Kind(SegmentationClient, AveragedServer),
-    "softpull": Kind(SegmentationClient, SoftPullServer),
+    "softpull": Kind(SegmentationClient, SoftPullServer, options=None),
+    "local": Kind(KeptClient, KeptServer),
     "selector_gradient": Kind(SelectorGradientClient, SelectorGradientServer, NetworkSelector),
     "selector_fedavg": Kind(SelectorClient, SelectorFedAvgServer, NetworkSelector),
     "selector_statistics": Kind(StatisticsClient, StatisticsServer, StatisticsSelector),
@@ -47,16 +58,21 @@ def kind_of(name: str, spec: dict) -> Kind:
     return KINDS[kind]
 
 
-def _options(spec: dict) -> dict:
-    return {k: v for k, v in spec.items() if k != "kind"}
+def _options(name: str, spec: dict) -> dict:
+    given = {k: v for k, v in spec.items() if k != "kind"}
+    known = kind_of(name, spec).options
+    return given if known is None else with_defaults(name, given, known)
 
 
 def client_tracks(settings: JobSettings, index: int, n_sites: int, device: torch.device) -> dict[str, ClientTrack]:
     """The client halves of a job's tracks."""
-    return {
-        name: kind_of(name, spec).client(settings, _options(spec), index, n_sites, device)
+    tracks = {
+        name: kind_of(name, spec).client(settings, _options(name, spec), index, n_sites, device)
         for name, spec in settings.tracks.items()
     }
+    for track in tracks.values():
+        track.link(tracks)
+    return tracks
 
 
 def check_tracks(settings: JobSettings, sites: list[str]) -> None:
@@ -70,7 +86,7 @@ def check_tracks(settings: JobSettings, sites: list[str]) -> None:
     if settings.min_sites > len(sites):
         raise UserError(f"min_sites is {settings.min_sites}, but there are {len(sites)} sites")
     for name, spec in settings.tracks.items():
-        kind_of(name, spec).server.check(settings, _options(spec), len(sites))
+        kind_of(name, spec).server.check(settings, _options(name, spec), len(sites))
 
 
 def server_tracks(settings: JobSettings, sites: list[str]) -> dict[str, ServerTrack]:
@@ -81,7 +97,7 @@ def server_tracks(settings: JobSettings, sites: list[str]) -> dict[str, ServerTr
     """
     check_tracks(settings, sites)
     return {
-        name: kind_of(name, spec).server(name, settings, _options(spec), sites)
+        name: kind_of(name, spec).server(name, settings, _options(name, spec), sites)
         for name, spec in settings.tracks.items()
     }
 

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 
 import torch
 
-from fedsm.errors import UserError
 from fedsm.settings import JobSettings
 
 Tensors = dict[str, torch.Tensor]
@@ -41,6 +40,11 @@ class ClientTrack:
         self.n_sites = n_sites
         self.device = device
 
+    trains = False  # whether `step` learns, and its loss says something
+
+    def link(self, tracks: dict[str, ClientTrack]) -> None:
+        """Shows a track the others of its site, once, before anything else."""
+
     def register(self, batches: Iterable[Batch]) -> Tensors:
         """What a site sends once, before round 1. `batches` walks its training images without augmentation."""
         return {}
@@ -61,6 +65,13 @@ class ClientTrack:
 
     def update(self) -> Tensors:
         """What the site sends after its pass. Empty: the track sends nothing."""
+        return {}
+
+    def finish(self, batches: Iterable[Batch]) -> None:
+        """Ends the training: makes ready what `deliver` hands over. `batches` walks the validation images."""
+
+    def deliver(self) -> Tensors:
+        """What a site hands over once, after the last round."""
         return {}
 
     def state(self) -> Tensors:
@@ -91,13 +102,11 @@ class ServerTrack(ABC):
 
     @classmethod
     def check(cls, settings: JobSettings, options: dict, n_sites: int) -> None:
-        """Refuses options that cannot work, before anything costs time.
+        """Refuses what cannot work with so many sites, before anything costs time.
 
         Raises:
             UserError: with the remedy.
         """
-        if options:
-            raise UserError(f"{cls.__name__} takes no option {next(iter(options))!r}")
 
     @abstractmethod
     def payload(self, site: str) -> Tensors:
@@ -130,6 +139,13 @@ class ServerTrack(ABC):
     def register(self, site: str, tensors: Tensors) -> None:
         """Takes what a site sent once before round 1."""
 
+    def delivery_template(self) -> Tensors:
+        """The same as `template`, for what a site hands over once after the last round."""
+        return {}
+
+    def deliver(self, site: str, tensors: Tensors) -> None:
+        """Takes what a site handed over after the last round."""
+
     @abstractmethod
     def files(self) -> dict[str, Tensors]:
         """Everything needed to go on, as file stem -> tensors."""
@@ -141,6 +157,10 @@ class ServerTrack(ABC):
     def models(self) -> list[str]:
         """File stems of the networks that compete for the best validation round."""
         return [self.name]
+
+    def wanted(self) -> list[str]:
+        """Models that the super model needs of this track, whether they are there or not."""
+        return self.models()
 
     def judges(self, model: str) -> list[str]:
         """The sites whose validation images judge a model: all, for a shared network."""

@@ -22,6 +22,7 @@ class NetworkClient(ClientTrack):
     """
 
     lr: float
+    trains = True
 
     def __init__(self, *args):
         super().__init__(*args)

@@ -96,8 +96,10 @@ class SoftPullServer(ServerTrack):
 
     @classmethod
     def check(cls, settings: JobSettings, options: dict, n_sites: int) -> None:
+        unknown = [name for name in options if name != "lam"]
+        if unknown:
+            raise UserError(f"softpull takes no option {unknown[0]!r}; known: lam")
         check_lam(options.get("lam", settings.task.lam), n_sites)
-        super().check(settings, {k: v for k, v in options.items() if k != "lam"}, n_sites)
 
     def payload(self, site: str) -> Tensors:
         return self.weights[site]

@@ -30,6 +30,16 @@ def copy(tensors: Tensors) -> Tensors:
     return {k: v.detach().cpu().clone() for k, v in tensors.items()}
 
 
+def prefixed(word: str, tensors: Tensors) -> Tensors:
+    """The entries under `word/`, so that several dicts fit into one."""
+    return {f"{word}/{key}": value for key, value in tensors.items()}
+
+
+def part(word: str, tensors: Tensors) -> Tensors:
+    """What `prefixed` put under a word."""
+    return {key.removeprefix(f"{word}/"): v for key, v in tensors.items() if key.startswith(f"{word}/")}
+
+
 def subtract(new: Tensors, old: Tensors) -> Tensors:
     """new - old, entry by entry, on the CPU: a WEIGHT_DIFF."""
     return {k: (new[k].detach() - old[k].to(new[k].device)).cpu() for k in old}

@@ -1,0 +1,111 @@
+"""Personal networks that stay at their sites, and are handed over once, after the last round.
+
+What a personalization method needs on the wire differs: Local nothing, Ditto and APFL the global model that comes
+anyway.
+So the site keeps its personal network on its own disk, validates it each round, remembers the best, and delivers that
+one when training is over: one network up for a whole run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from fedsm.nets import build_unet
+from fedsm.tracks.base import Batch, ServerTrack, Tensors
+from fedsm.tracks.fedavg import initial_weights
+from fedsm.tracks.segmentation import SegmentationClient
+from fedsm.tracks.state import copy, part, prefixed
+
+
+class KeptClient(SegmentationClient):
+    """Holds the personal network. Subclasses say how it learns; as it stands it is trained alone, as `local`."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self._best: Tensors = {}
+        self._best_score = -1.0
+
+    def receive(self, payload: Tensors) -> None:
+        """Nothing comes down: the network is here."""
+
+    def validate(self, batches: Iterable[Batch]) -> dict:
+        report = super().validate(batches)
+        if report["score"] > self._best_score:
+            self._best, self._best_score = copy(self.net.state_dict()), report["score"]
+        return report
+
+    def update(self) -> Tensors:
+        return {}
+
+    def finish(self, batches: Iterable[Batch]) -> None:
+        self.validate(batches)
+        self.net.load_state_dict(self._best)
+
+    def deliver(self) -> Tensors:
+        return copy(self.net.state_dict())
+
+    def state(self) -> Tensors:
+        score = torch.tensor(self._best_score, dtype=torch.float64)
+        return (
+            prefixed("adam", super().state())
+            | prefixed("net", copy(self.net.state_dict()))
+            | prefixed("best", self._best)
+            | {"score": score}
+        )
+
+    def load_state(self, state: Tensors) -> None:
+        super().load_state(part("adam", state))
+        self.net.load_state_dict(part("net", state) or initial_weights(self.build, self.settings.seed))
+        self._best = part("best", state)
+        self._best_score = float(state.get("score", -1.0))
+
+
+class KeptServer(ServerTrack):
+    """Waits for the personal networks. A site that is gone after the last round leaves none: the global model stands
+    in for it in the super model."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self._delivered: dict[str, Tensors] = {}
+        self._template = initial_weights(lambda: build_unet(self.settings.task), self.settings.seed)
+
+    def payload(self, site: str) -> Tensors:
+        return {}
+
+    def template(self) -> Tensors:
+        return {}
+
+    def merge(self, site: str, update: Tensors, n_images: int) -> None:
+        """Nothing: a round brings nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+    def delivery_template(self) -> Tensors:
+        return self._template
+
+    def deliver(self, site: str, tensors: Tensors) -> None:
+        self._delivered[site] = tensors
+
+    def files(self) -> dict[str, Tensors]:
+        return {f"{self.name}.{site}": tensors for site, tensors in self._delivered.items()}
+
+    def load_files(self, files: dict[str, Tensors]) -> None:
+        named = {site: f"{self.name}.{site}" for site in self.sites}
+        self._delivered = {site: files[name] for site, name in named.items() if name in files}
+
+    def models(self) -> list[str]:
+        return list(self.files())
+
+    def wanted(self) -> list[str]:
+        return [f"{self.name}.{site}" for site in self.sites]
+
+    def judges(self, model: str) -> list[str]:
+        """A personal model is judged by its own site alone; before the delivery all judge their own together."""
+        site = model.removeprefix(f"{self.name}.")
+        return [site] if site in self.sites else self.sites
+
+    def release(self) -> None:
+        self._delivered = {}

@@ -1,0 +1,61 @@
+"""A track's own options: what they may be, and what they are where nothing is said."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from fedsm.errors import UserError
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number in [least, most]; `whole` allows no fractions."""
+
+    default: float
+    least: float
+    most: float = math.inf
+    whole: bool = False
+
+    def problem(self, value: Any) -> str | None:
+        """What is wrong with a value, or None."""
+        kinds = int if self.whole else (int, float)
+        fits = isinstance(value, kinds) and not isinstance(value, bool) and self.least <= value <= self.most
+        if fits and math.isfinite(value):
+            return None
+        limit = f"at least {self.least:g}" if self.most == math.inf else f"in [{self.least:g}, {self.most:g}]"
+        return f"must be a {'whole ' if self.whole else ''}number {limit}, got {value!r}"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of some words."""
+
+    default: str
+    words: tuple[str, ...]
+
+    def problem(self, value: Any) -> str | None:
+        """What is wrong with a value, or None."""
+        return None if value in self.words else f"must be one of {', '.join(self.words)}, got {value!r}"
+
+
+def with_defaults(track: str, given: dict[str, Any], known: dict[str, Number | Choice]) -> dict[str, Any]:
+    """The options of a track, complete.
+
+    Args:
+        track: the track's name, for messages.
+        given: what the job's settings say.
+        known: the options that its kind has.
+
+    Raises:
+        UserError: an option that the kind has not, or a value that it cannot have.
+    """
+    for name, value in given.items():
+        if name not in known:
+            has = f"; known: {', '.join(known)}" if known else ""
+            raise UserError(f"track {track!r} takes no option {name!r}{has}")
+        reason = known[name].problem(value)
+        if reason:
+            raise UserError(f"track {track!r}: {name} {reason}")
+    return {name: given.get(name, option.default) for name, option in known.items()}
