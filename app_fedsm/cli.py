@@ -31,7 +31,7 @@ def _task_help() -> str:
     return f"what is segmented: {', '.join(available('tasks'))}, or a YAML file of your own"
 
 
-def _add_job_options(parser: argparse.ArgumentParser) -> None:
+def add_job_options(parser: argparse.ArgumentParser) -> None:
     from app_fedsm.config import SELECTORS, available
 
     add = parser.add_argument
@@ -58,7 +58,7 @@ _JOB_OPTIONS = (
 )  # fmt: skip
 
 
-def _settings(args: argparse.Namespace):
+def settings_of(args: argparse.Namespace):
     from app_fedsm.config import build_settings
 
     given = {name: getattr(args, name) for name in _JOB_OPTIONS}
@@ -90,7 +90,7 @@ def _run(args: argparse.Namespace) -> int:
     else:
         if args.data is None:
             raise UserError("--data is missing: a folder with one sub-folder a site; see `fedsm run --help`")
-        settings, data = _settings(args), args.data
+        settings, data = settings_of(args), args.data
     reports = simulate.check_data(data, settings, args.task or settings.task.name)
     sites = [report.site for report in reports]
     threads = len(sites) if args.threads is None else args.threads
@@ -116,7 +116,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _job_export(args: argparse.Namespace) -> int:
-    settings = _settings(args)
+    settings = settings_of(args)
     name = args.name or f"{settings.method.replace('-', '_')}_{settings.task.name}"
     from app_fedsm.recipe import FedSMRecipe
 
@@ -222,7 +222,7 @@ def build_parser() -> argparse.ArgumentParser:
     run.add_argument("--cache", type=Path, metavar="DIR", help="where decoded images are kept (default: in --out)")
     run.add_argument("--resume", action="store_true", help="go on from the last checkpoint in --out")
     run.add_argument("--force", action="store_true", help="replace the run that --out holds")
-    _add_job_options(run)
+    add_job_options(run)
     run.set_defaults(do=_run)
 
     job = commands.add_parser("job", help="job folders for `nvflare`").add_subparsers(dest="verb", required=True)
@@ -237,7 +237,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--resume-from", default="", metavar="DIR", help="checkpoints folder on the server to go on from"
     )
     export.add_argument("--byoc", action="store_true", help="carry the code inside the job")
-    _add_job_options(export)
+    add_job_options(export)
     export.set_defaults(do=_job_export)
 
     workspace = commands.add_parser(

@@ -95,4 +95,6 @@ class FedSMExecutor(Executor):
             self.log_info(fl_ctx, f"site {name!r} computes on {site.device} with {site.threads} CPU threads")
             self._trainer = SiteTrainer(settings, site, name, meta["sites"].index(name), meta["sites"], meta["run_id"])
             self._trainer_key = key
+            gc.collect()
+            gc.freeze()  # what is loaded now stays: collecting the rest is then a matter of milliseconds
         return self._trainer

@@ -1,0 +1,128 @@
+"""All sites' images in one place: the upper bound that no federation may have. A plain loop, no FLARE.
+
+Same files, splits, network, loss, optimizer, augmentation and scores as a federated run with the same settings; one
+epoch over all images takes the place of a round, and the model is the one of the best epoch on all validation images.
+
+    python -m app_fedsm.centralized --task nuclei --data ROOT --rounds 60 --size 96 --out runs/centralized
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from app_fedsm.cli import add_job_options, settings_of
+from fedsm.client.site_settings import CACHE_BUDGET
+from fedsm.data.augment import augment_batch
+from fedsm.data.cache import SiteCache
+from fedsm.data.dataset import Part, load_site, seeded_order
+from fedsm.data.site_folder import list_sites
+from fedsm.errors import UserError
+from fedsm.evaluation.candidates import evaluate_candidates
+from fedsm.evaluation.tables import dice_table
+from fedsm.server.checkpoint import write_json
+from fedsm.server.results import summarize
+from fedsm.settings import JobSettings
+from fedsm.super_model.inference import GLOBAL
+from fedsm.tracks.base import Batch
+from fedsm.tracks.fedavg import initial_weights
+from fedsm.tracks.segmentation import SegmentationClient
+from fedsm.tracks.state import copy
+
+
+class Pool:
+    """One part (train, validation, test) of all sites as if it were one."""
+
+    def __init__(self, parts: list[Part]):
+        self._parts = parts
+        self._rows = [(i, row) for i, part in enumerate(parts) for row in range(len(part))]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def batches(self, batch_size: int, device: torch.device, seed: int | None = None) -> Iterator[Batch]:
+        """Walks all images of all sites once, mixed if a seed is given."""
+        order = list(range(len(self)))
+        if seed is not None:
+            order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed)).tolist()
+        for start in range(0, len(order), batch_size):
+            rows = [self._rows[i] for i in order[start : start + batch_size]]
+            images = torch.cat([self._parts[i].images[torch.tensor([row])] for i, row in rows])
+            labels = torch.cat([self._parts[i].labels[torch.tensor([row])] for i, row in rows])
+            yield images.to(device), labels.float().to(device)
+
+
+def train(settings: JobSettings, sites: dict[str, dict[str, Part]], device: torch.device) -> tuple[dict, list[float]]:
+    """Trains one network on all images.
+
+    Args:
+        settings: the job's settings; `rounds` are epochs.
+        sites: site -> its three parts.
+        device: where to compute.
+
+    Returns:
+        the weights of the best epoch, and the validation Dice of every epoch.
+    """
+    pools = {part: Pool([parts[part] for parts in sites.values()]) for part in ("train", "validation")}
+    client = SegmentationClient(settings, {}, 0, 1, device)
+    client.receive(initial_weights(client.build, settings.seed))
+    best, scores = {}, []
+    with tqdm(range(1, settings.rounds + 1), desc="centralized", unit="epoch", disable=None) as bar:
+        for epoch in bar:
+            order = seeded_order(settings, "centralized", epoch, 0)
+            dice = torch.Generator().manual_seed(order)
+            for images, labels in pools["train"].batches(settings.batch_size, device, order):
+                client.step(*augment_batch(images, labels, settings.task.augment, dice))
+            scores.append(client.validate(pools["validation"].batches(settings.batch_size, device))["score"])
+            if scores[-1] == max(scores):
+                best = copy(client.net.state_dict())
+            bar.set_postfix_str(f"Dice {scores[-1]:.3f}")
+    return best, scores
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        "python -m app_fedsm.centralized", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, metavar="ROOT", help="folder with one sub-folder a site")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where results.json is written")
+    parser.add_argument("--cache", type=Path, metavar="DIR", help="where decoded images are kept (default: in memory)")
+    add_job_options(parser)
+    args = parser.parse_args(argv)
+    try:
+        if (args.out / "results.json").exists():
+            raise UserError(f"{args.out} holds results already; choose another folder")
+        settings = settings_of(args)
+        names = list_sites(args.data)
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        caches = {s: SiteCache(args.cache / s, CACHE_BUDGET) if args.cache else None for s in names}
+        sites = {s: load_site(args.data / s, s, settings, cache=caches[s]) for s in names}
+    except UserError as e:
+        print(f"fedsm: error: {e}", file=sys.stderr)
+        return 2
+    best, scores = train(settings, sites, device)
+
+    def evaluate(site: str, part: str) -> dict:
+        return evaluate_candidates(
+            settings, names, {GLOBAL: best}, lambda: sites[site][part].batches(settings.batch_size, device), device
+        )
+
+    evaluations = {s: {part: evaluate(s, part) for part in ("validation", "test")} for s in names}
+    results = {
+        "task": settings.task.name, "method": "centralized", "selector": "none", "lam": None, "rounds": settings.rounds,
+        "seed": settings.seed, "sites": names, "settings": settings.to_dict(), "validation": {"history": scores},
+    } | summarize(evaluations, settings, names)  # fmt: skip
+    args.out.mkdir(parents=True, exist_ok=True)
+    write_json(args.out / "results.json", results)
+    print(dice_table(results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
