@@ -133,6 +133,7 @@ class JobSettings:
         round_timeout: seconds after which a round is closed with those that answered.
         evaluate_timeout: the same for the last task, in which every site tries every candidate.
         gammas: the thresholds of Algorithm 2 that are tried on the validation images.
+        blend: whether soft selection (the two most probable models share an image) is scored beside the hard one.
         keep_checkpoints: how many rounds stay on the server's disk.
         amp: autocast on CUDA.
         pin_memory: pinned host memory on CUDA.
@@ -152,6 +153,7 @@ class JobSettings:
     round_timeout: int = 3600
     evaluate_timeout: int = 7200
     gammas: list[float] = field(default_factory=lambda: list(GAMMAS))
+    blend: bool = False
     keep_checkpoints: int = 2
     amp: bool = True
     pin_memory: bool = True

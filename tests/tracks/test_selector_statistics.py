@@ -4,12 +4,28 @@ import numpy as np
 import pytest
 import torch
 
-from fedsm.tracks import client_tracks, server_tracks
-from fedsm.tracks.descriptor import describe, descriptor_length
-from fedsm.tracks.selector_statistics import StatisticsSelector, gaussian_classes, pack, unpack
+from fedsm.errors import UserError
+from fedsm.tracks import build_inference_selector, check_tracks, client_tracks, server_tracks
+from fedsm.tracks.descriptor import build_descriptor, describe, descriptor_length
+from fedsm.tracks.gaussian import StatisticsSelector, gaussian_classes, pack, unpack
+from fedsm.tracks.network_features import encoder_weights
 from tests.conftest import SITES, small_settings
 
 CPU = torch.device("cpu")
+
+
+def settings_with(descriptor: str):
+    return small_settings(selector="statistics", overrides=[f"tracks.selector.descriptor={descriptor}"])
+
+
+def site_images() -> list[torch.Tensor]:
+    """Twelve images a site, darker at the first."""
+    torch.manual_seed(0)
+    return [torch.rand(12, 3, 32, 32) * (0.4 + 0.2 * k) for k in range(3)]
+
+
+def batches_of(images: torch.Tensor) -> list[tuple]:
+    return [(part, None) for part in images.split(5)]
 
 
 def sums_of(rows: torch.Tensor) -> dict:
@@ -47,7 +63,9 @@ def test_distance_and_softmax_by_hand(monkeypatch):
 
     yhat_1 = e^-0.125 / (e^-0.125 + e^-1.125) = 1 / (1 + e^-1) = 0.7311
     """
-    monkeypatch.setattr("fedsm.tracks.selector_statistics.describe", lambda x: torch.ones(1, 1, dtype=torch.float64))
+    monkeypatch.setattr(
+        "fedsm.tracks.gaussian.build_descriptor", lambda *_: lambda x: torch.ones(1, 1, dtype=torch.float64)
+    )
     tensors = {
         "means": torch.tensor([[0.0], [4.0]], dtype=torch.float64),
         "deviation": torch.tensor([2.0], dtype=torch.float64),
@@ -59,33 +77,132 @@ def test_distance_and_softmax_by_hand(monkeypatch):
     assert selector.probabilities(None)[0, 0].item() == pytest.approx(0.7311, abs=1e-4)
 
 
-def test_federated_equals_pooled_on_images():
+@pytest.mark.parametrize(("descriptor", "tolerance"), [("image", 1e-9), ("image+random", 1e-5)])
+def test_federated_equals_pooled_on_images(descriptor, tolerance):
     """Through both halves of the track: the same probabilities as a selector made of all images in one place."""
-    torch.manual_seed(0)
-    images = [torch.rand(12, 3, 32, 32) * (0.4 + 0.2 * k) for k in range(3)]
-    settings = small_settings(selector="statistics")
+    images = site_images()
+    settings = settings_with(descriptor)
     server = server_tracks(settings, SITES)["selector"]
     for k, site in enumerate(SITES):
-        batches = [(b, None) for b in images[k].split(5)]
-        server.register(site, client_tracks(settings, k, 3, CPU)["selector"].register(batches))
+        server.register(site, client_tracks(settings, k, 3, CPU)["selector"].register(batches_of(images[k])))
     payload = server.final_payload("site-1")
 
-    pooled = gaussian_classes([sums_of(describe(i)) for i in images]) | {"shrinkage": payload["shrinkage"]}
+    rows = build_descriptor(descriptor, settings, {})
+    scalars = {name: payload[name] for name in ("shrinkage", "descriptor")}
+    pooled = gaussian_classes([sums_of(rows(i)) for i in images]) | scalars
     new = torch.rand(4, 3, 32, 32)
     ours = StatisticsSelector(settings, 3, payload, CPU).probabilities(new)
     theirs = StatisticsSelector(settings, 3, pooled, CPU).probabilities(new)
-    assert torch.allclose(ours, theirs, atol=1e-9)
+    assert torch.allclose(ours, theirs, atol=tolerance)
     known = torch.cat([StatisticsSelector(settings, 3, payload, CPU).probabilities(i).argmax(1) for i in images])
     assert (known == torch.arange(3).repeat_interleave(12)).float().mean() > 0.95
 
 
-def test_statistics_are_small_and_travel_once():
-    settings = small_settings(selector="statistics")
-    server = server_tracks(settings, SITES)["selector"]
-    sent = sum(t.numel() * t.element_size() for t in server.registration_template().values())
-    assert sent < 20_000
+@pytest.mark.parametrize(
+    ("descriptor", "registration", "delivery"),
+    [
+        ("image", 8 * (1 + 63 + 63 * 64 // 2), 0),  # 16,640 bytes
+        ("image+random", 8 * (1 + 559 + 559 * 560 // 2), 0),  # 1,256,640 bytes
+        ("encoder", 0, 8 * (1 + 56 + 56 * 57 // 2)),  # 2 * (4 + 8 + 16) numbers of the small U-Net
+    ],
+)
+def test_statistics_are_small_and_travel_once(descriptor, registration, delivery):
+    server = server_tracks(settings_with(descriptor), SITES)["selector"]
+
+    def size(template):
+        return sum(t.numel() * t.element_size() for t in template.values())
+
+    assert size(server.registration_template()) == registration
+    assert size(server.delivery_template()) == delivery
     assert server.payload("site-1") == {}
     assert server.template() == {}
+
+
+def test_image_is_the_default_and_what_a_super_model_without_the_number_means():
+    settings = small_settings(selector="statistics")
+    server = server_tracks(settings, SITES)["selector"]
+    server.register("site-1", sums_of(describe(site_images()[0])))
+    payload = server.final_payload("site-1")
+    assert payload.pop("descriptor").item() == 0
+    other = settings_with("image+random")
+    assert StatisticsSelector(other, 3, payload, CPU).describe is describe
+
+
+def test_a_constant_feature_is_switched_off_whatever_its_size():
+    """1000 and what float32 makes of it: the difference of two sums of 1e8 leaves noise, not zero."""
+    torch.manual_seed(0)
+    rows = [torch.cat([torch.rand(50, 1) + k, 1000 + 1e-5 * torch.rand(50, 1)], 1) for k in range(2)]
+    rows[0][:, 1] += 1e-4 * torch.rand(50)  # float32 rounds to steps of 6e-5
+    classes = gaussian_classes([sums_of(r) for r in rows])
+    assert classes["deviation"].tolist() == [pytest.approx(0.29, abs=0.05), 1e6]
+    assert torch.isfinite(classes["correlation"]).all()
+    assert classes["correlation"][0, 1].abs() < 1e-6
+
+
+def after_training(settings, images):
+    """The servers' halves after the last round, when the sites have handed over their sums."""
+    servers = server_tracks(settings, SITES)
+    for k, site in enumerate(SITES):
+        clients = client_tracks(settings, k, 3, CPU)
+        assert clients["selector"].register(batches_of(images[k])) == {}
+        clients["global"].receive(servers["global"].final_payload(site))
+        clients["selector"].receive(servers["selector"].final_payload(site))
+        assert clients["selector"].validate(batches_of(images[k])) == {}
+        clients["selector"].survey(batches_of(images[k]))
+        servers["selector"].deliver(site, clients["selector"].deliver())
+    return servers
+
+
+def test_encoder_federated_equals_pooled_and_carries_its_weights():
+    images = site_images()
+    settings = settings_with("encoder")
+    servers = after_training(settings, images)
+    payload = servers["selector"].final_payload("site-1")
+
+    encoder = encoder_weights(settings.task, servers["global"].weights)
+    rows = build_descriptor("encoder", settings, encoder)
+    pooled = gaussian_classes([sums_of(rows(i)) for i in images])
+    for name in ("means", "deviation", "correlation"):
+        assert torch.allclose(payload[name], pooled[name], atol=1e-6)
+    assert payload["shrinkage"].item() == pytest.approx(0.1)
+
+    servers["global"].release()  # the selector's tensors are all it needs
+    selector = build_inference_selector(settings, 3, payload, CPU)
+    assert torch.equal(selector.describe(images[0]), rows(images[0]))
+    known = torch.cat([selector.probabilities(i).argmax(1) for i in images])
+    assert (known == torch.arange(3).repeat_interleave(12)).float().mean() > 0.9
+
+
+def test_a_further_round_makes_the_encoder_s_sums_old_and_no_others():
+    images = site_images()
+    late = after_training(settings_with("encoder"), images)["selector"]
+    late.close()
+    assert late.final_payload("site-1") == {}
+    early = server_tracks(settings_with("image"), SITES)["selector"]
+    early.register("site-1", sums_of(describe(images[0])))
+    early.close()
+    assert early.final_payload("site-1")
+
+
+def test_a_delivery_of_no_images_makes_no_class():
+    server = after_training(settings_with("encoder"), site_images())["selector"]
+    server.close()
+    server.deliver("site-1", server.delivery_template())
+    assert server.final_payload("site-1") == {}
+
+
+def test_encoder_needs_one_global_network():
+    alone = small_settings(overrides=["tracks={selector: {kind: selector_statistics, descriptor: encoder}}"])
+    with pytest.raises(UserError, match="needs a track `global`"):
+        check_tracks(alone, SITES)
+    kept = "{global: {kind: local}, selector: {kind: selector_statistics, descriptor: encoder}}"
+    with pytest.raises(UserError, match="needs a track `global`"):
+        server_tracks(small_settings(overrides=[f"tracks={kept}"]), SITES)
+
+
+def test_an_unknown_descriptor_is_refused():
+    with pytest.raises(UserError, match="descriptor must be one of image, image\\+random, encoder"):
+        check_tracks(settings_with("pixels"), SITES)
 
 
 def test_a_site_without_sums_is_never_chosen():

@@ -71,10 +71,10 @@ class FedSMExecutor(Executor):
         if task == exchange.REGISTER:
             return exchange.pack(trainer.register(), answer, DataKind.STATISTICS)
         if task == exchange.TRAIN:
-            updates, reports, losses = trainer.train(number, payload, lambda: abort_signal.triggered)
+            updates, reports, losses = trainer.train(number, payload, lambda: abort_signal.triggered, meta["tracks"])
             return exchange.pack(updates, answer | {"reports": reports, "losses": losses}, DataKind.WEIGHT_DIFF)
         if task == exchange.VALIDATE:
-            delivered, reports = trainer.finish(number, payload)
+            delivered, reports = trainer.finish(number, payload, meta["tracks"])
             return exchange.pack(delivered, answer | {"reports": reports})
         if task == exchange.EVALUATE:
             return exchange.pack({}, answer | {"evaluation": trainer.evaluate(payload)})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator
 
 import torch
@@ -16,7 +17,7 @@ from fedsm.errors import UserError
 from fedsm.evaluation.candidates import evaluate_candidates
 from fedsm.settings import JobSettings
 from fedsm.tracks import client_tracks
-from fedsm.tracks.base import Batch, Tensors
+from fedsm.tracks.base import Batch, ClientTrack, Tensors
 
 log = logging.getLogger(__name__)
 
@@ -63,17 +64,27 @@ class SiteTrainer:
         sent = {name: track.register(self.batches("train")) for name, track in self.tracks.items()}
         return {name: tensors for name, tensors in sent.items() if tensors}
 
-    def validate(self, payload: dict[str, Tensors]) -> dict[str, dict]:
+    def validate(self, payload: dict[str, Tensors], tracks: dict[str, ClientTrack]) -> dict[str, dict]:
         """Scores the received models on the validation part: track -> report. Takes the models out of `payload`."""
-        for name, track in self.tracks.items():
+        for name, track in tracks.items():
             track.receive(payload.pop(name, {}))  # what a track does not keep is freed here
-        reports = {name: track.validate(self.batches("validation")) for name, track in self.tracks.items()}
+        reports = {name: track.validate(self.batches("validation")) for name, track in tracks.items()}
         return {name: report for name, report in reports.items() if report}
 
     def train(
-        self, number: int, payload: dict[str, Tensors], aborted: Callable[[], bool] = lambda: False
+        self,
+        number: int,
+        payload: dict[str, Tensors],
+        aborted: Callable[[], bool] = lambda: False,
+        names: list[str] | None = None,
     ) -> tuple[dict[str, Tensors], dict[str, dict], dict[str, float]]:
         """Round `number`: validates what arrived, then walks the data and lets every batch step every track.
+
+        Args:
+            number: the round.
+            payload: the server's models by track; they are taken out of it.
+            aborted: asked before every batch.
+            names: the tracks that play in this round; None: all.
 
         Returns:
             updates by track, validation reports by track, mean training loss by track.
@@ -83,43 +94,57 @@ class SiteTrainer:
         """
         self._restore(before=number)
         self._state_round = None  # until this round is done: one that fails leaves the moments half advanced
-        reports = self.validate(payload)
+        tracks = self._playing(names)
+        reports = self.validate(payload, tracks)
+        for track in tracks.values():
+            track.prepare(self.batches("train"))
 
         # Dropout draws from torch's generator: seeded by site and round, it is the same in any process.
         torch.manual_seed(seeded_order(self.settings, self.name, number, -1))
         epochs = self.settings.local_epochs
         n_images = epochs * len(self.parts["train"])
-        totals = dict.fromkeys(self.tracks, 0.0)
-        for track in self.tracks.values():
+        totals = dict.fromkeys(tracks, 0.0)
+        for track in tracks.values():
             track.begin(n_images)
         for epoch in range(epochs):
             order = seeded_order(self.settings, self.name, number, epoch)
             dice = torch.Generator().manual_seed(order)
-            for images, labels in self.batches("train", order):
+            for rows in self.parts["train"].order(self.settings.batch_size, order):
                 if aborted():
                     raise Aborted
+                images, labels = self.parts["train"].batch(rows, self.device, self.settings.pin_memory)
                 images, labels = augment_batch(images, labels, self.settings.task.augment, dice)
-                for name, track in self.tracks.items():
+                for name, track in tracks.items():
+                    track.see(rows)
                     totals[name] += track.step(images, labels) * len(images)
 
-        updates = {name: track.update() for name, track in self.tracks.items()}
-        if not all(torch.isfinite(t).all() for u in updates.values() for t in u.values() if t.is_floating_point()):
+        updates = {name: track.update() for name, track in tracks.items()}
+        finite = all(torch.isfinite(t).all() for u in updates.values() for t in u.values() if t.is_floating_point())
+        if not finite or not all(map(math.isfinite, totals.values())):  # a network that stays here shows in its loss
             # Not saved: the next round goes on from the last good moments.
             message = f"training diverged in round {number}: NaN or infinite weights; a lower learning rate may help"
             raise UserError(f"site {self.name!r}: {message}", public=message)
         self._local.save(number, {name: track.state() for name, track in self.tracks.items()})
         self._state_round = number
-        losses = {name: totals[name] / n_images for name, track in self.tracks.items() if track.trains}
+        losses = {name: totals[name] / n_images for name, track in tracks.items() if track.trains}
         return {name: u for name, u in updates.items() if u}, reports, losses
 
-    def finish(self, number: int, payload: dict[str, Tensors]) -> tuple[dict[str, Tensors], dict[str, dict]]:
-        """After round `number`, the last: what the tracks hand over, and how the final models score."""
+    def finish(
+        self, number: int, payload: dict[str, Tensors], names: list[str] | None = None
+    ) -> tuple[dict[str, Tensors], dict[str, dict]]:
+        """After round `number`, the last of these tracks: what they hand over, and how the final models score."""
         self._restore(before=number + 1)
-        for track in self.tracks.values():
+        tracks = self._playing(names)
+        for track in tracks.values():
             track.finish(self.batches("validation"))
-        reports = self.validate(payload)
-        delivered = {name: track.deliver() for name, track in self.tracks.items()}
+        reports = self.validate(payload, tracks)
+        for track in tracks.values():
+            track.survey(self.batches("train"))
+        delivered = {name: track.deliver() for name, track in tracks.items()}
         return {name: tensors for name, tensors in delivered.items() if tensors}, reports
+
+    def _playing(self, names: list[str] | None) -> dict[str, ClientTrack]:
+        return {name: track for name, track in self.tracks.items() if names is None or name in names}
 
     def _restore(self, before: int) -> None:
         """Puts the moments of the round before into the tracks, from disk unless they are in memory already."""

@@ -59,32 +59,36 @@ class Part:
     def __len__(self) -> int:
         return len(self.images)
 
-    def batches(
-        self, batch_size: int, device: torch.device, pin: bool = False, seed: int | None = None
-    ) -> Iterator[Batch]:
-        """Walks all images once, the last batch may be smaller.
+    def order(self, batch_size: int, seed: int | None = None) -> tuple[torch.Tensor, ...]:
+        """The rows of all batches: each image once, the last batch may be smaller.
 
         Args:
             batch_size: images a batch.
-            device: where the batches go.
-            pin: through pinned memory (CUDA).
             seed: fixes a random order; None keeps the files' order.
         """
         if seed is None:
-            order = torch.arange(len(self))
-        else:
-            order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
-        for rows in order.split(batch_size):
-            images, labels = self.images[rows], self.labels[rows].float()
-            if pin and device.type == "cuda":
-                images, labels = images.pin_memory(), labels.pin_memory()
-            yield images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+            return torch.arange(len(self)).split(batch_size)
+        return torch.randperm(len(self), generator=torch.Generator().manual_seed(seed)).split(batch_size)
+
+    def batch(self, rows: torch.Tensor, device: torch.device, pin: bool = False) -> Batch:
+        """Images and labels of these rows, on a device; `pin` goes through pinned memory (CUDA)."""
+        images, labels = self.images[rows], self.labels[rows].float()
+        if pin and device.type == "cuda":
+            images, labels = images.pin_memory(), labels.pin_memory()
+        return images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+
+    def batches(
+        self, batch_size: int, device: torch.device, pin: bool = False, seed: int | None = None
+    ) -> Iterator[Batch]:
+        """Walks all images once; see `order` and `batch`."""
+        for rows in self.order(batch_size, seed):
+            yield self.batch(rows, device, pin)
 
 
 def to_tensors(image: np.ndarray, mask: np.ndarray, task: TaskSettings, size: int) -> tuple[torch.Tensor, torch.Tensor]:
     """One pair to (slices, C, size, size) float32 in 0..1 and (slices, L, size, size) uint8."""
     pixels = torch.from_numpy(np.ascontiguousarray(scale_intensity(image, task.intensity))).permute(0, 3, 1, 2)
-    pixels = functional.interpolate(pixels, (size, size), mode="bilinear", antialias=True).clamp(0, 1)
+    pixels = functional.interpolate(pixels, (size, size), mode="bilinear", antialias=True).clamp(0, 1).contiguous()
     values = torch.from_numpy(np.ascontiguousarray(mask).astype(np.int32))[:, None].float()
     values = functional.interpolate(values, (size, size), mode="nearest-exact")[:, 0]
     labels = [torch.isin(values, torch.tensor(v, dtype=values.dtype)) for v in task.labels.values()]

@@ -9,9 +9,9 @@ import torch
 from fedsm.evaluation.dice import dice_per_image
 from fedsm.nets import build_unet
 from fedsm.settings import JobSettings
-from fedsm.super_model.inference import GLOBAL, personal, select
+from fedsm.super_model.inference import GLOBAL, blend, mix, personal, select
 from fedsm.tracks import build_inference_selector
-from fedsm.tracks.base import Batch, Tensors
+from fedsm.tracks.base import DIRECT, MIXTURE, THRESHOLD, Batch, Tensors
 
 
 @torch.no_grad()
@@ -22,7 +22,7 @@ def evaluate_candidates(
     batches: Callable[[], Iterable[Batch]],
     device: torch.device,
 ) -> dict:
-    """Scores every candidate, and Algorithm 2 over the grid of gammas, on one part of a site.
+    """Scores every candidate, and what the selector makes of them, on one part of a site.
 
     Args:
         settings: the job's settings.
@@ -34,41 +34,83 @@ def evaluate_candidates(
     Returns:
         images: how many;
         dice: model name -> label -> mean Dice;
-        gammas: a row a gamma, with `gamma`, `dice` (label -> mean) and `selected` (model name -> images), in the
-        order of settings.gammas; empty where there is no selector or a candidate is missing;
-        argmax: site -> images for which the selector's first choice was that site.
+        gammas: a row a gamma, with `gamma`, `dice` (label -> mean), `selected` (model name -> images) and, where the
+        settings ask for it, `blend` (label -> mean), in the order of settings.gammas; one row with gamma None for a
+        selector without a threshold; empty where there is no selector or a candidate is missing;
+        argmax: model's site (`global` for the global model) -> images for which it was the selector's first choice.
     """
     labels = list(settings.task.labels)
-    names = [n for n in candidates if n != "selector"]
-    net = build_unet(settings.task).to(device).eval()
-    dice = {}  # model -> (N, L)
-    for name in names:
+    nets = {name: build_unet(settings.task) for name in candidates if name != "selector"}
+    for name, net in nets.items():
         net.load_state_dict(candidates[name])
-        dice[name] = torch.cat([dice_per_image(net(x) > 0, y > 0) for x, y in batches()])
-    images = len(next(iter(dice.values())))
-    result = {
-        "images": images,
-        "dice": {name: dict(zip(labels, d.mean(0).tolist(), strict=True)) for name, d in dice.items()},
-        "gammas": [],
-        "argmax": {},
-    }
+        net.to(device).eval()
     order = [GLOBAL, *map(personal, sites)]
-    if "selector" not in candidates or set(order) - set(dice):
-        return result
+    selection = None
+    if "selector" in candidates and not set(order) - set(nets):
+        selector = build_inference_selector(settings, len(sites), candidates["selector"], device)
+        selection = _Selection(settings, selector, sites)
+    dice: dict[str, list[torch.Tensor]] = {name: [] for name in nets}
+    for images, truth in batches():
+        logits = {name: net(images) for name, net in nets.items()}
+        for name, values in logits.items():
+            dice[name].append(dice_per_image(values > 0, truth > 0))
+        if selection:
+            selection.add(images, truth, torch.stack([logits[n] for n in order]), [dice[n][-1] for n in order])
+    scores = {name: torch.cat(parts) for name, parts in dice.items()}
 
-    selector = build_inference_selector(settings, len(sites), candidates["selector"], device)
-    probabilities = torch.cat([selector.probabilities(x) for x, _ in batches()])
-    first = probabilities.argmax(1)
-    result["argmax"] = {site: int((first == k).sum()) for k, site in enumerate(sites)}
-    stacked = torch.stack([dice[name] for name in order])  # (1 + K, N, L)
-    for gamma in settings.gammas:
-        chosen = select(probabilities, gamma)
-        scores = stacked[chosen, torch.arange(images)]
-        result["gammas"].append(
-            {
-                "gamma": gamma,
-                "dice": dict(zip(labels, scores.mean(0).tolist(), strict=True)),
-                "selected": {name: int((chosen == m).sum()) for m, name in enumerate(order)},
-            }
-        )
-    return result
+    def by_label(values: torch.Tensor) -> dict[str, float]:
+        return dict(zip(labels, values.mean(0).tolist(), strict=True))
+
+    return {
+        "images": len(next(iter(scores.values()))),
+        "dice": {name: by_label(values) for name, values in scores.items()},
+        "gammas": selection.rows(by_label) if selection else [],
+        "argmax": selection.first_choices() if selection else {},
+    }
+
+
+class _Selection:
+    """What the selector makes of the candidates, collected batch by batch."""
+
+    def __init__(self, settings: JobSettings, selector, sites: list[str]):
+        self._selector = selector
+        self._sites = sites
+        self._rule = getattr(selector, "rule", THRESHOLD)
+        self._blends = settings.blend and self._rule == THRESHOLD
+        self._gammas = list(settings.gammas) if self._rule == THRESHOLD else [None]
+        self._dice: list[list[torch.Tensor]] = [[] for _ in self._gammas]
+        self._blended: list[list[torch.Tensor]] = [[] for _ in self._gammas]
+        self._chosen: list[list[torch.Tensor]] = [[] for _ in self._gammas]
+        self._first: list[torch.Tensor] = []
+
+    def add(self, images: torch.Tensor, truth: torch.Tensor, logits: torch.Tensor, dice: list[torch.Tensor]) -> None:
+        """Takes a batch: the models' logits (M, B, L, H, W) and Dice (B, L) each, the global model first."""
+        yhat = self._selector.probabilities(images)
+        self._first.append(yhat.argmax(1) if self._rule == DIRECT else yhat.argmax(1) + 1)
+        every, rows = torch.stack(dice), torch.arange(len(images))
+        for i, gamma in enumerate(self._gammas):
+            chosen = select(yhat, gamma) if self._rule == THRESHOLD else self._first[-1]
+            self._chosen[i].append(chosen)
+            if self._rule == MIXTURE:
+                self._dice[i].append(dice_per_image(mix(yhat, logits[1:]) > 0.5, truth > 0))
+            else:
+                self._dice[i].append(every[chosen, rows])
+            if self._blends:
+                self._blended[i].append(dice_per_image(mix(blend(yhat, gamma), logits) > 0.5, truth > 0))
+
+    def rows(self, by_label: Callable[[torch.Tensor], dict[str, float]]) -> list[dict]:
+        """A row a gamma."""
+        models = [GLOBAL, *map(personal, self._sites)]
+        rows = []
+        for i, gamma in enumerate(self._gammas):
+            chosen = torch.cat(self._chosen[i])
+            row = {"gamma": gamma, "dice": by_label(torch.cat(self._dice[i]))}
+            row["selected"] = {name: int((chosen == m).sum()) for m, name in enumerate(models)}
+            rows.append(row | ({"blend": by_label(torch.cat(self._blended[i]))} if self._blends else {}))
+        return rows
+
+    def first_choices(self) -> dict[str, int]:
+        """How often each model was the most probable one."""
+        first = torch.cat(self._first)
+        counts = {site: int((first == k + 1).sum()) for k, site in enumerate(self._sites)}
+        return counts | ({GLOBAL: int((first == 0).sum())} if self._rule == DIRECT else {})

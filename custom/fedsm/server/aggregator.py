@@ -36,15 +36,17 @@ class SoftPullAggregator(Aggregator):
         self.tracks = tracks
         self.sites = sites
 
-    def begin(self, task: str, round_number: int) -> None:
-        """Opens a round for the answers to one task."""
+    def begin(self, task: str, round_number: int, names: list[str] | None = None) -> None:
+        """Opens a round for the answers to one task, in which these tracks play (None: all)."""
         self.reset(None)
+        self._playing = {n: t for n, t in self.tracks.items() if names is None or n in names}
         self._task = task
         self._round = round_number
 
     def reset(self, fl_ctx: FLContext | None):
         self._task = ""
         self._round = -1
+        self._playing: dict[str, ServerTrack] = {}
         self.accepted: dict[str, dict] = {}  # site -> its answer's meta
         self.refused: dict[str, str] = {}  # site -> reason
         self.up_bytes: dict[str, int] = {}  # site -> bytes of what it sent
@@ -79,7 +81,7 @@ class SoftPullAggregator(Aggregator):
 
     def aggregate(self, fl_ctx: FLContext) -> Shareable:
         """Ends the round: every track makes its next model. Returns who took part, for whoever listens."""
-        for track in self.tracks.values():
+        for track in self._playing.values():
             track.close()
         return exchange.pack(
             {}, {"round": self._round, "accepted": sorted(self.accepted), "refused": dict(self.refused)}
@@ -120,14 +122,14 @@ class SoftPullAggregator(Aggregator):
         )
 
     def _losses_problem(self, losses) -> str | None:
-        if not isinstance(losses, dict) or set(losses) - set(self.tracks):
+        if not isinstance(losses, dict) or set(losses) - set(self._playing):
             return "losses are malformed"
         if not all(isinstance(v, float) and math.isfinite(v) for v in losses.values()):
             return "a loss is no finite number"
         return None
 
     def _reports_problem(self, reports, limit: int) -> str | None:
-        if not isinstance(reports, dict) or set(reports) - set(self.tracks):
+        if not isinstance(reports, dict) or set(reports) - set(self._playing):
             return "validation reports are malformed"
         for name, report in reports.items():
             if not isinstance(report, dict) or report.get("images") != limit:
@@ -143,9 +145,9 @@ class SoftPullAggregator(Aggregator):
         if self._task == exchange.REGISTER:
             templates = {name: track.registration_template() for name, track in self.tracks.items()}
         elif self._task == exchange.TRAIN:
-            templates = {name: track.template() for name, track in self.tracks.items()}
+            templates = {name: track.template() for name, track in self._playing.items()}
         elif self._task == exchange.VALIDATE:
-            templates = {name: track.delivery_template() for name, track in self.tracks.items()}
+            templates = {name: track.delivery_template() for name, track in self._playing.items()}
         else:
             templates = {}
         expected = {name for name, template in templates.items() if template}

@@ -30,7 +30,7 @@ from fedsm.server.results import evaluation_problem, summarize
 from fedsm.settings import JobSettings
 from fedsm.super_model.artefact import save_super_model, versions
 from fedsm.super_model.inference import GLOBAL
-from fedsm.tracks import server_tracks
+from fedsm.tracks import playing, server_tracks
 from fedsm.tracks.base import Tensors
 
 _MB = 1024 * 1024
@@ -108,6 +108,7 @@ class FedSMController(Controller):
         self._aggregator.bind(self._tracks, self._sites)
         self._checkpoints = Checkpoints(self._folder / FOLDER, self._job.keep_checkpoints)
         self._round = 0
+        self._delivered: dict[str, int] = {}  # site -> bytes of the networks that it handed over
         self._record = RunRecord(uuid.uuid4().hex[:12], self._sites)
         if self.resume_from:
             self._resume(fl_ctx)
@@ -139,9 +140,9 @@ class FedSMController(Controller):
 
     def _ask(
         self, task: str, number: int, payload: Callable[[str], dict[str, Tensors]], sites: list[str], timeout: float,
-        fl_ctx: FLContext, abort_signal: Signal,
+        fl_ctx: FLContext, abort_signal: Signal, names: list[str] | None = None,
     ) -> tuple[dict[str, dict], dict[str, str], dict[str, int]]:  # fmt: skip
-        """Gives every site one task and lets the aggregator judge the answers.
+        """Gives every site one task, in which the tracks `names` play (None: all); the aggregator judges the answers.
 
         Returns:
             accepted answers' meta by site, why the others are missing by site, bytes sent down by site.
@@ -151,10 +152,11 @@ class FedSMController(Controller):
             "run_id": self._record.run_id,
             "sites": self._sites,
             "settings": self._job.to_dict(),
+            "tracks": names,
         }
         payloads = {site: payload(site) for site in sites}
         down = {site: exchange.payload_bytes(p) for site, p in payloads.items()}
-        self._aggregator.begin(task, number)
+        self._aggregator.begin(task, number, names)
         missing = dispatch(
             self,
             task,
@@ -191,11 +193,17 @@ class FedSMController(Controller):
         if absent:
             self._register(absent, min(_REGISTER_AGAIN, self._job.round_timeout), fl_ctx, abort_signal)
         invited = [s for s in self._sites if s in self._aggregator.registered]
+        names, before = playing(self._tracks, number), playing(self._tracks, number - 1)
+        if number > 1 and names != before:
+            self._settle(number - 1, before, fl_ctx, abort_signal)
+        for name in names:
+            self._tracks[name].open(self._candidates)
 
         started = time.time()
         answered, missing, down = self._ask(
-            exchange.TRAIN, number, self._payload, invited, self._job.round_timeout, fl_ctx, abort_signal
-        )
+            exchange.TRAIN, number, lambda s: {n: self._tracks[n].payload(s) for n in names}, invited,
+            self._job.round_timeout, fl_ctx, abort_signal, names,
+        )  # fmt: skip
         if abort_signal.triggered:
             return
         self._need_quorum(f"round {number}", answered, missing)
@@ -210,9 +218,6 @@ class FedSMController(Controller):
         self._checkpoint()
         self._announce(row, fl_ctx)
         cleanup_memory()
-
-    def _payload(self, site: str) -> dict[str, Tensors]:
-        return {name: track.payload(site) for name, track in self._tracks.items()}
 
     def _checkpoint(self) -> None:
         files = {stem: tensors for track in self._tracks.values() for stem, tensors in track.files().items()}
@@ -251,34 +256,43 @@ class FedSMController(Controller):
             dxo = create_analytic_dxo(f"{tag}/{site}", value, AnalyticsDataType.SCALAR, global_step=step)
             send_analytic_dxo(self, dxo, fl_ctx)
 
-    def _finish(self, fl_ctx: FLContext, abort_signal: Signal) -> None:
-        """Validates the last models, sends the candidates round once, writes the super model and the results."""
-        last = self._round
-        invited = sorted(self._aggregator.registered, key=natural_key)
+    def _settle(self, last: int, names: list[str], fl_ctx: FLContext, abort_signal: Signal) -> None:
+        """Ends the training of these tracks after round `last`: their last models are validated, kept ones fetched."""
         self._progress.tell("validating")
         answered, missing, _ = self._ask(
-            exchange.VALIDATE, last, lambda s: {n: t.final_payload(s) for n, t in self._tracks.items()}, invited,
-            self._job.round_timeout, fl_ctx, abort_signal,
+            exchange.VALIDATE, last, lambda s: {n: self._tracks[n].final_payload(s) for n in names}, self._registered(),
+            self._job.round_timeout, fl_ctx, abort_signal, names,
         )  # fmt: skip
         if abort_signal.triggered:
             return
         self._need_quorum("validation of the last models", answered, missing)
-        delivered = dict(self._aggregator.up_bytes)
+        for site, sent in self._aggregator.up_bytes.items():
+            self._delivered[site] = self._delivered.get(site, 0) + sent
         reports = {site: meta.get("reports", {}) for site, meta in answered.items()}
         self._record.add_validation(last, self._tracks, reports)
-        for name, track in self._tracks.items():
-            track.close_validation({site: r[name] for site, r in reports.items() if name in r})
+        for name in names:
+            self._tracks[name].close_validation({site: r[name] for site, r in reports.items() if name in r})
         self._checkpoint()
         self._validation_curves(last, fl_ctx)
 
+    def _registered(self) -> list[str]:
+        return sorted(self._aggregator.registered, key=natural_key)
+
+    def _finish(self, fl_ctx: FLContext, abort_signal: Signal) -> None:
+        """Validates the last models, sends the candidates round once, writes the super model and the results."""
+        last = self._round
+        self._settle(last, playing(self._tracks, last), fl_ctx, abort_signal)
+        if abort_signal.triggered:
+            return
         candidates = self._candidates()
         for track in self._tracks.values():
             track.release()  # the last models are in the checkpoint; the candidates take their place in memory
         cleanup_memory()
         self._progress.tell("evaluating")
         answered, missing, down = self._ask(
-            exchange.EVALUATE, last, lambda site: candidates, invited, self._job.evaluate_timeout, fl_ctx, abort_signal
-        )
+            exchange.EVALUATE, last, lambda site: candidates, self._registered(), self._job.evaluate_timeout, fl_ctx,
+            abort_signal,
+        )  # fmt: skip
         if abort_signal.triggered:
             return
         evaluations = {}
@@ -291,7 +305,7 @@ class FedSMController(Controller):
             else:
                 evaluations[site] = meta["evaluation"]
         self._need_quorum("evaluation of the candidates", evaluations, missing)
-        once = {"delivery_up_bytes": delivered, "evaluation_down_bytes": down}
+        once = {"delivery_up_bytes": self._delivered, "evaluation_down_bytes": down}
         self._write(candidates, summarize(evaluations, self._job, self._sites), missing, once, fl_ctx)
 
     def _candidates(self) -> dict[str, Tensors]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fedsm.settings import JobSettings
 from fedsm.super_model.inference import GLOBAL, personal
-from fedsm.tracks.base import is_fraction
+from fedsm.tracks import selection_rule
+from fedsm.tracks.base import DIRECT, THRESHOLD, is_fraction
 
 
 def evaluation_problem(
@@ -26,18 +27,25 @@ def evaluation_problem(
             if result["images"] != images[part] or set(result["dice"]) != set(networks):
                 return f"{part} evaluation is incomplete"
             rows = [result["dice"][m] for m in networks] + [row["dice"] for row in result["gammas"]]
+            rows += [row["blend"] for row in result["gammas"] if "blend" in row]
             if not all(is_fraction(row[label]) for row in rows for label in settings.task.labels):
                 return f"{part} Dice is not in [0, 1]"
             if "selector" not in models:
                 continue
-            if [row["gamma"] for row in result["gammas"]] != list(settings.gammas):
+            if [row["gamma"] for row in result["gammas"]] != _gammas(settings):
                 return f"{part} evaluation has other gammas"
-            counts = [(result["argmax"], sites)] + [(row["selected"], networks) for row in result["gammas"]]
+            first = [*sites, GLOBAL] if selection_rule(settings) == DIRECT else sites
+            counts = [(result["argmax"], first)] + [(row["selected"], networks) for row in result["gammas"]]
             if not all(_is_census(count, names, images[part]) for count, names in counts):
                 return f"{part} counts do not add up to the site's images"
     except (KeyError, TypeError, AttributeError, IndexError):
         return "evaluation is malformed"
     return None
+
+
+def _gammas(settings: JobSettings) -> list[float | None]:
+    """The gammas that sites try: None alone for a selector without a threshold."""
+    return list(settings.gammas) if selection_rule(settings) == THRESHOLD else [None]
 
 
 def _is_census(counts: dict, names: list[str], total: int) -> bool:
@@ -46,13 +54,13 @@ def _is_census(counts: dict, names: list[str], total: int) -> bool:
     return whole and set(counts) == set(names) and sum(counts.values()) == total
 
 
-def choose_gamma(evaluations: dict[str, dict], gammas: list[float]) -> float | None:
+def choose_gamma(evaluations: dict[str, dict], gammas: list[float | None]) -> float | None:
     """The gamma with the best Dice over all validation images of all sites.
 
     Of equal ones the largest: it costs nothing on these images and sends more of the foreign ones to the global model.
     """
     parts = [e["validation"] for e in evaluations.values() if e["validation"]["gammas"]]
-    if not parts:
+    if not parts or gammas == [None]:
         return None
     images = sum(p["images"] for p in parts)
 
@@ -73,7 +81,8 @@ def summarize(evaluations: dict[str, dict], settings: JobSettings, sites: list[s
     Returns:
         `gamma`, `gamma_sweep` (pooled validation and test Dice a gamma) and `test` as in the README's schema.
     """
-    gamma = choose_gamma(evaluations, settings.gammas)
+    gammas = _gammas(settings)
+    gamma = choose_gamma(evaluations, gammas)
     tests = {site: e["test"] for site, e in evaluations.items()}
     labels = list(settings.task.labels)
     has_global = any(GLOBAL in t["dice"] for t in tests.values())
@@ -82,9 +91,12 @@ def summarize(evaluations: dict[str, dict], settings: JobSettings, sites: list[s
         test["global"] = _table(tests, sites, labels, lambda site, t: t["dice"][GLOBAL])
     if any(personal(site) in t["dice"] for site, t in tests.items()):
         test["personal_own"] = _table(tests, sites, labels, lambda site, t: t["dice"][personal(site)])
-    if gamma is not None:
-        row = settings.gammas.index(gamma)
+    selected = any(t["gammas"] for t in tests.values())
+    if selected:
+        row = gammas.index(gamma)
         test["super_model"] = _table(tests, sites, labels, lambda site, t: t["gammas"][row]["dice"])
+        if settings.blend and gamma is not None:
+            test["blend"] = _table(tests, sites, labels, lambda site, t: t["gammas"][row]["blend"])
         hits = {site: t["argmax"][site] / t["images"] for site, t in tests.items()}
         test["selector_accuracy"] = {
             "per_site": {s: hits.get(s) for s in sites},
@@ -97,7 +109,7 @@ def summarize(evaluations: dict[str, dict], settings: JobSettings, sites: list[s
     test["candidates"] = {site: {m: _mean(d) for m, d in t["dice"].items()} for site, t in tests.items()}
     return {
         "gamma": gamma,
-        "gamma_sweep": _sweep(evaluations, settings.gammas) if gamma is not None else [],
+        "gamma_sweep": _sweep(evaluations, gammas) if gamma is not None else [],
         "test": test,
     }
 

@@ -1,4 +1,4 @@
-"""Algorithm 2: which model segments an image."""
+"""Which model segments an image: Algorithm 2, and soft selection beside it."""
 
 from __future__ import annotations
 
@@ -27,3 +27,37 @@ def select(probabilities: torch.Tensor, gamma: float) -> torch.Tensor:
     """
     confidence, site = probabilities.max(dim=1)
     return torch.where(confidence > gamma, site + 1, 0)
+
+
+def blend(probabilities: torch.Tensor, gamma: float) -> torch.Tensor:
+    """Soft selection: the two most probable personal models share an image, in proportion to yhat.
+
+    Where Algorithm 2 would take the global model, so does this.
+
+    Args:
+        probabilities: (B, K) yhat of the selector.
+        gamma: the threshold.
+
+    Returns:
+        (B, K + 1) weights of the models that sum to 1; column 0 is the global model.
+    """
+    top, sites = probabilities.topk(min(2, probabilities.shape[1]), dim=1)
+    weights = torch.zeros(len(probabilities), probabilities.shape[1] + 1)
+    weights.scatter_(1, sites + 1, top / top.sum(dim=1, keepdim=True))
+    unsure = top[:, 0] <= gamma
+    weights[unsure] = 0
+    weights[unsure, 0] = 1
+    return weights
+
+
+def mix(weights: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+    """The mixture of the models' probabilities.
+
+    Args:
+        weights: (B, M) weights of the models.
+        logits: (M, B, L, H, W) their outputs.
+
+    Returns:
+        (B, L, H, W) probabilities.
+    """
+    return torch.einsum("bm,mblhw->blhw", weights.to(logits.device), logits.sigmoid())

@@ -8,14 +8,26 @@ import torch
 
 from fedsm.errors import UserError
 from fedsm.settings import JobSettings
+from fedsm.tracks.apfl import APFLClient
 from fedsm.tracks.base import ClientTrack, ServerTrack, Tensors
+from fedsm.tracks.descriptor import DESCRIPTORS
+from fedsm.tracks.ditto import DittoClient
 from fedsm.tracks.fedavg import AveragedServer
-from fedsm.tracks.kept import KeptClient, KeptServer
+from fedsm.tracks.fedbn import FedBNClient, FedBNServer
+from fedsm.tracks.fedprox import FedProxClient
+from fedsm.tracks.finetune import FineTuneClient
+from fedsm.tracks.kept import KeptClient, KeptServer, LinkedServer
 from fedsm.tracks.options import Choice, Number, with_defaults
+from fedsm.tracks.perfedavg import PerFedAvgClient
+from fedsm.tracks.pfedme import PFedMeClient, PFedMeServer
+from fedsm.tracks.scaffold import ScaffoldClient, ScaffoldServer
 from fedsm.tracks.segmentation import SegmentationClient
+from fedsm.tracks.selector_ensemble import EnsembleClient, EnsembleSelector, EnsembleServer
+from fedsm.tracks.selector_extra import ExtraClient, ExtraSelector, ExtraServer
 from fedsm.tracks.selector_fedavg import NetworkSelector, SelectorClient, SelectorFedAvgServer
 from fedsm.tracks.selector_gradient import SelectorGradientClient, SelectorGradientServer
 from fedsm.tracks.selector_statistics import StatisticsClient, StatisticsSelector, StatisticsServer
+from fedsm.tracks.shared_kept import SharedKeptServer
 from fedsm.tracks.softpull import SoftPullServer
 
 
@@ -28,21 +40,69 @@ class Kind:
         server: the server's half.
         selector: for selectors, the class that selects at inference.
         options: what a job may set, by name; None: the server's half checks them itself.
+        personal: may be the personal track of a method that trains others beside it, such as FedSM (`--personal`).
     """
 
     client: type[ClientTrack]
     server: type[ServerTrack]
     selector: type | None = None
     options: dict[str, Number | Choice] | None = field(default_factory=dict)
+    personal: bool = False
 
 
 KINDS = {
     "fedavg": Kind(SegmentationClient, AveragedServer),
-    "softpull": Kind(SegmentationClient, SoftPullServer, options=None),
+    "softpull": Kind(SegmentationClient, SoftPullServer, options=None, personal=True),
     "local": Kind(KeptClient, KeptServer),
     "selector_gradient": Kind(SelectorGradientClient, SelectorGradientServer, NetworkSelector),
     "selector_fedavg": Kind(SelectorClient, SelectorFedAvgServer, NetworkSelector),
-    "selector_statistics": Kind(StatisticsClient, StatisticsServer, StatisticsSelector),
+    "selector_extra": Kind(
+        ExtraClient, ExtraServer, ExtraSelector, options={"rounds": Number(50, least=1, whole=True)}
+    ),
+    "selector_ensemble": Kind(EnsembleClient, EnsembleServer, EnsembleSelector),
+    "selector_statistics": Kind(
+        StatisticsClient,
+        StatisticsServer,
+        StatisticsSelector,
+        options={"descriptor": Choice(DESCRIPTORS[0], DESCRIPTORS)},
+    ),
+    "fedprox": Kind(FedProxClient, AveragedServer, options={"mu": Number(0.01, least=0)}),
+    "finetune": Kind(FineTuneClient, LinkedServer, personal=True),
+    "ditto": Kind(DittoClient, LinkedServer, options={"prox": Number(0.1, least=0)}, personal=True),
+    "apfl": Kind(
+        APFLClient,
+        LinkedServer,
+        personal=True,
+        options={
+            "alpha": Number(0.5, least=0, most=1),
+            "adapt": Choice("yes", ("yes", "no")),
+            "eta_alpha": Number(0.01, least=0),
+        },
+    ),
+    "scaffold": Kind(ScaffoldClient, ScaffoldServer, options={"optimizer": Choice("adam", ("adam", "sgd"))}),
+    "perfedavg": Kind(
+        PerFedAvgClient,
+        SharedKeptServer,
+        personal=True,
+        options={
+            "variant": Choice("fo", ("fo", "hf")),
+            "inner_lr": Number(0.01, least=0),
+            "adapt_steps": Number(1, least=1, whole=True),
+        },
+    ),
+    "pfedme": Kind(
+        PFedMeClient,
+        PFedMeServer,
+        personal=True,
+        options={
+            "prox": Number(15, least=1e-6),
+            "inner_steps": Number(5, least=1, whole=True),
+            "inner_lr": Number(0.1, least=1e-6),
+            "outer_lr": Number(0.06, least=0),
+            "beta": Number(1, least=0),
+        },
+    ),
+    "fedbn": Kind(FedBNClient, FedBNServer, personal=True),
 }
 
 
@@ -96,10 +156,25 @@ def server_tracks(settings: JobSettings, sites: list[str]) -> dict[str, ServerTr
         UserError: see `check_tracks`.
     """
     check_tracks(settings, sites)
-    return {
+    tracks = {
         name: kind_of(name, spec).server(name, settings, _options(name, spec), sites)
         for name, spec in settings.tracks.items()
     }
+    for track in tracks.values():
+        track.link(tracks)
+    return tracks
+
+
+def selection_rule(settings: JobSettings) -> str | None:
+    """How the job's selector is read at inference (see `fedsm.super_model.inference`); None where there is none."""
+    spec = settings.tracks.get("selector")
+    return kind_of("selector", spec).selector.rule if spec else None
+
+
+def playing(tracks: dict[str, ServerTrack], number: int) -> list[str]:
+    """The tracks that are trained in a round: those that play then; one that wants a round alone has it alone."""
+    names = [name for name, track in tracks.items() if track.plays(number)]
+    return [name for name in names if tracks[name].alone] or names
 
 
 def build_inference_selector(settings: JobSettings, n_sites: int, tensors: Tensors, device: torch.device):

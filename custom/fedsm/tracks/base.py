@@ -7,13 +7,18 @@ model. Everything else in this project carries tracks around. Nothing here knows
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 
 from fedsm.settings import JobSettings
 
 Tensors = dict[str, torch.Tensor]
+# A selector class says by its `rule` how its probabilities are to be read at inference:
+THRESHOLD = "threshold"  # (B, K): Algorithm 2 with a threshold gamma
+DIRECT = "direct"  # (B, K + 1): the most probable model, 0 is the global one; no threshold (FedSM-extra)
+MIXTURE = "mixture"  # (B, K): the mixture sum_k yhat_k h_k of all personal models; no threshold (ensemble)
+
 Batch = tuple[torch.Tensor, torch.Tensor]  # images (B, C, H, W) in 0..1, labels (B, L, H, W) of 0 and 1
 
 
@@ -56,6 +61,12 @@ class ClientTrack:
         """Scores the received model: `{"score": mean, "images": n}`, or empty where there is nothing to score."""
         return {}
 
+    def prepare(self, batches: Iterable[Batch]) -> None:
+        """Looks at the training images, without augmentation and in their order, before a round's pass."""
+
+    def see(self, rows: torch.Tensor) -> None:
+        """Told before each step which images it will see, by their number in `prepare`'s order."""
+
     def begin(self, n_images: int) -> None:
         """Starts a round's pass over the data, in which `step` will see `n_images` images in all."""
 
@@ -69,6 +80,9 @@ class ClientTrack:
 
     def finish(self, batches: Iterable[Batch]) -> None:
         """Ends the training: makes ready what `deliver` hands over. `batches` walks the validation images."""
+
+    def survey(self, batches: Iterable[Batch]) -> None:
+        """Looks at the training images after `finish`, when all tracks have received their final models."""
 
     def deliver(self) -> Tensors:
         """What a site hands over once, after the last round."""
@@ -99,6 +113,18 @@ class ServerTrack(ABC):
         self.settings = settings
         self.options = options
         self.sites = sites
+
+    alone = False  # whether the rounds in which it plays are its own
+
+    def link(self, tracks: dict[str, ServerTrack]) -> None:
+        """Shows a track the others of the job, once, before anything else."""
+
+    def plays(self, number: int) -> bool:
+        """Whether the track is trained in a round."""
+        return True
+
+    def open(self, candidates: Callable[[], dict[str, Tensors]]) -> None:
+        """Told before each of its rounds how to get at the best models so far of the tracks that are done."""
 
     @classmethod
     def check(cls, settings: JobSettings, options: dict, n_sites: int) -> None:

@@ -1,28 +1,64 @@
-"""Numbers that tell where an image comes from, without any trained network.
+"""Numbers that tell where an image comes from.
 
-For an image of C channels: mean, standard deviation and seven quantiles of each channel; seven quantiles of each
-channel's share of the brightness (chromaticity, where C > 1); log energy of five band-pass levels of each
+    image           statistics of the pixels, without any network: 63 numbers for 3 channels, 14 for 1
+    image+random    the same and pooled activations of a fixed random VGG-11: 559 and 510
+    encoder         pooled activations of the trained global U-Net's encoder: two a channel, 992 for the default one
+
+`image`, for an image of C channels: mean, standard deviation and seven quantiles of each channel; seven quantiles of
+each channel's share of the brightness (chromaticity, where C > 1); log energy of five band-pass levels of each
 channel. C = 3 gives 27 + 21 + 15 = 63 numbers, C = 1 gives 9 + 5 = 14.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch.nn import functional
 
+from fedsm.settings import JobSettings
+from fedsm.tracks.base import Tensors
+from fedsm.tracks.network_features import encoder_features, encoder_length, random_features
+
+# A super model holds the number of its descriptor in this list: it may only grow at its end.
+DESCRIPTORS = (IMAGE, IMAGE_RANDOM, ENCODER) = ("image", "image+random", "encoder")
 _QUANTILES = (0.02, 0.1, 0.25, 0.5, 0.75, 0.9, 0.98)
 _LEVELS = 5
 _EPS = 1e-6
 
 
+def build_descriptor(name: str, settings: JobSettings, encoder: Tensors) -> Callable[[torch.Tensor], torch.Tensor]:
+    """What turns (B, C, H, W) images into (B, length_of(name, settings)) float64 on the CPU.
+
+    Args:
+        name: one of `DESCRIPTORS`.
+        settings: the job's settings.
+        encoder: weights of the encoder (see `encoder_weights`), where the descriptor is that; else unused.
+    """
+    if name == ENCODER:
+        return encoder_features(settings.task, encoder)
+    if name == IMAGE:
+        return describe
+    activations = random_features(settings.task.channels, settings.seed)
+    return lambda images: torch.cat([describe(images), activations(images)], dim=1)
+
+
+def length_of(name: str, settings: JobSettings) -> int:
+    """How many numbers a descriptor gives."""
+    if name == ENCODER:
+        return encoder_length(settings.task)
+    image = descriptor_length(settings.task.channels)
+    return image if name == IMAGE else image + random_features(settings.task.channels, settings.seed).length
+
+
 def descriptor_length(channels: int) -> int:
-    """How many numbers describe an image of that many channels."""
+    """How many numbers `image` has for that many channels."""
     chromaticity = len(_QUANTILES) * channels if channels > 1 else 0
     return (2 + len(_QUANTILES) + _LEVELS) * channels + chromaticity
 
 
 def describe(images: torch.Tensor) -> torch.Tensor:
-    """Describes each image of a batch.
+    """`image`: describes each image of a batch.
 
     Args:
         images: (B, C, H, W), at least 32 pixels each way.

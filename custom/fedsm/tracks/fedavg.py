@@ -8,16 +8,20 @@ Algorithm 1, line 15 of the FedSM paper.
 
 from __future__ import annotations
 
+import threading
+
 import torch
 
 from fedsm.nets import build_unet
 from fedsm.tracks.base import ServerTrack, Tensors
 from fedsm.tracks.state import RunningMean, copy
 
+_SEEDING = threading.Lock()  # torch has one generator for all threads
+
 
 def initial_weights(build, seed: int) -> Tensors:
     """Weights of a freshly built network, the same for the same seed, without touching torch's generator."""
-    with torch.random.fork_rng(devices=[]):
+    with _SEEDING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return copy(build().state_dict())
 

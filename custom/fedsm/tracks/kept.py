@@ -12,8 +12,10 @@ from collections.abc import Iterable
 
 import torch
 
+from fedsm.errors import UserError
 from fedsm.nets import build_unet
-from fedsm.tracks.base import Batch, ServerTrack, Tensors
+from fedsm.settings import JobSettings
+from fedsm.tracks.base import Batch, ClientTrack, ServerTrack, Tensors
 from fedsm.tracks.fedavg import initial_weights
 from fedsm.tracks.segmentation import SegmentationClient
 from fedsm.tracks.state import copy, part, prefixed
@@ -62,6 +64,15 @@ class KeptClient(SegmentationClient):
         self._best_score = float(state.get("score", -1.0))
 
 
+class LinkedClient(KeptClient):
+    """A personal network that learns beside the site's global one. Subclasses say how."""
+
+    def link(self, tracks: dict[str, ClientTrack]) -> None:
+        self.global_track = tracks["global"]
+        if isinstance(self.global_track, KeptClient):
+            raise UserError("the `global` track must be one network for all sites: a personal one learns beside it")
+
+
 class KeptServer(ServerTrack):
     """Waits for the personal networks. A site that is gone after the last round leaves none: the global model stands
     in for it in the super model."""
@@ -81,7 +92,8 @@ class KeptServer(ServerTrack):
         """Nothing: a round brings nothing."""
 
     def close(self) -> None:
-        """Nothing."""
+        """What was handed over before a finished run went on is old now, and will be handed over again."""
+        self._delivered = {}
 
     def delivery_template(self) -> Tensors:
         return self._template
@@ -109,3 +121,12 @@ class KeptServer(ServerTrack):
 
     def release(self) -> None:
         self._delivered = {}
+
+
+class LinkedServer(KeptServer):
+    """The server's half of a `LinkedClient`."""
+
+    @classmethod
+    def check(cls, settings: JobSettings, options: dict, n_sites: int) -> None:
+        if next(iter(settings.tracks)) != "global":  # a batch steps the tracks in this order
+            raise UserError("a personal track that learns beside the global one needs `global` as the first track")

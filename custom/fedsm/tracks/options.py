@@ -40,6 +40,11 @@ class Choice:
         return None if value in self.words else f"must be one of {', '.join(self.words)}, got {value!r}"
 
 
+def _word(value: Any) -> Any:
+    """YAML reads an unquoted yes or no as true or false: here they are words again."""
+    return ("yes" if value else "no") if isinstance(value, bool) else value
+
+
 def with_defaults(track: str, given: dict[str, Any], known: dict[str, Number | Choice]) -> dict[str, Any]:
     """The options of a track, complete.
 
@@ -51,6 +56,7 @@ def with_defaults(track: str, given: dict[str, Any], known: dict[str, Number | C
     Raises:
         UserError: an option that the kind has not, or a value that it cannot have.
     """
+    given = {name: _word(value) if isinstance(known.get(name), Choice) else value for name, value in given.items()}
     for name, value in given.items():
         if name not in known:
             has = f"; known: {', '.join(known)}" if known else ""

@@ -38,15 +38,20 @@ class NetworkClient(ClientTrack):
         """Loss of a batch."""
         raise NotImplementedError
 
+    @property
+    def received(self) -> Tensors:
+        """The model that came down for this round, for tracks that look at it; not to be changed."""
+        return self._received
+
     def receive(self, payload: Tensors) -> None:
         self._received = payload
         self.net.load_state_dict(payload)
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Logits, under autocast where the device and the settings allow it."""
+    def forward(self, images: torch.Tensor, net: nn.Module | None = None) -> torch.Tensor:
+        """Logits of the track's network, or of another, under autocast where the device and the settings allow it."""
         use_amp = self.settings.amp and self.device.type == "cuda"
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=use_amp):
-            return self.net(images).float()
+            return (net or self.net)(images).float()
 
     def step(self, images: torch.Tensor, labels: torch.Tensor) -> float:
         self.net.train()

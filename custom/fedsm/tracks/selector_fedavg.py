@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional
 
 from fedsm.nets import build_selector
-from fedsm.tracks.base import Batch, Tensors
+from fedsm.tracks.base import THRESHOLD, Batch, Tensors
 from fedsm.tracks.fedavg import AveragedServer
 from fedsm.tracks.segmentation import NetworkClient
 
@@ -58,9 +58,16 @@ class NetworkSelector:
         device: where to compute.
     """
 
+    rule = THRESHOLD
+
     def __init__(self, settings, n_sites: int, tensors: Tensors, device: torch.device):
-        self.net = build_selector(settings.task, n_sites).to(device).eval()
+        self.net = self.build(settings, n_sites).to(device).eval()
         self.net.load_state_dict(tensors)
+
+    @staticmethod
+    def build(settings, n_sites: int) -> nn.Module:
+        """The network."""
+        return build_selector(settings.task, n_sites)
 
     @torch.no_grad()
     def probabilities(self, images: torch.Tensor) -> torch.Tensor:

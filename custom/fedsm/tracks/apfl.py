@@ -1,0 +1,77 @@
+"""APFL: the personal model is a mixture of a network of the site's own and its copy of the global one.
+
+    vbar = alpha v + (1 - alpha) w                                   at the start of a round: w = w_g
+    w     <- the global track's own step on the batch
+    v     <- Adam(v, alpha grad f(vbar))
+    alpha <- clip(alpha - eta_alpha <v - w, grad f(vbar)>, 0, 1)     v, w as in vbar; only with adapt = yes
+    vbar  <- alpha v + (1 - alpha) w                                 all three new
+
+Deng et al., "Adaptive personalized federated learning", 2020, Algorithm 1 and its adaptive alpha. The gradient is
+that at vbar^{t-1}, and alpha steps with every batch. The paper steps with SGD; Adam divides a constant alpha out
+again, so what v feels of it is its change, and above all where the gradient is taken. alpha = 1 without adapting is
+`local`.
+
+The mixture is what is scored, remembered as best and delivered: w in it is the site's trained copy, not the average
+that follows. Float buffers are mixed as weights are; v's are those that the mixture's passes leave, and its integer
+buffers are taken as they are.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import torch
+
+from fedsm.tracks.base import Tensors
+from fedsm.tracks.fedavg import initial_weights
+from fedsm.tracks.kept import LinkedClient
+from fedsm.tracks.state import copy, part, prefixed
+
+
+class APFLClient(LinkedClient):
+    """`net` is the mixture vbar, `own` is v, and w is the global track's network: that one steps first."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.own = deepcopy(self.net)
+        self.optimizer = torch.optim.Adam(self.own.parameters(), **self.optimizer.defaults)
+        self.alpha = float(self.options["alpha"])
+
+    def begin(self, n_images: int) -> None:
+        self._mix()
+
+    def step(self, images: torch.Tensor, labels: torch.Tensor) -> float:
+        self.net.train()
+        loss = self.loss(self.forward(images), labels)
+        self.net.zero_grad(set_to_none=True)
+        loss.backward()
+        gradients = [p.grad for p in self.net.parameters()]
+
+        for v, gradient in zip(self.own.parameters(), gradients, strict=True):
+            v.grad = self.alpha * gradient
+        self.optimizer.step()
+        for buffer, seen in zip(self.own.buffers(), self.net.buffers(), strict=True):
+            buffer.copy_(seen)
+        if self.options["adapt"] == "yes":
+            slope = sum((d * g).sum() for d, g in zip(self._differences, gradients, strict=True)).item()
+            self.alpha = min(max(self.alpha - self.options["eta_alpha"] * slope, 0.0), 1.0)
+        self._mix()
+        return loss.item()
+
+    @torch.no_grad()
+    def _mix(self) -> None:
+        """vbar from v and w as they are; keeps v - w, because w has moved on when alpha needs it."""
+        v, w = self.own.state_dict(), self.global_track.net.state_dict()
+        for name, mixed in self.net.state_dict().items():
+            # lerp gives exactly v at alpha = 1 and exactly w at 0.
+            mixed.copy_(torch.lerp(w[name], v[name], self.alpha) if mixed.is_floating_point() else v[name])
+        self._differences = [v[name] - w[name] for name, _ in self.net.named_parameters()]
+
+    def state(self) -> Tensors:
+        alpha = torch.tensor(self.alpha, dtype=torch.float64)
+        return super().state() | prefixed("own", copy(self.own.state_dict())) | {"alpha": alpha}
+
+    def load_state(self, state: Tensors) -> None:
+        super().load_state(state)
+        self.own.load_state_dict(part("own", state) or initial_weights(self.build, self.settings.seed))
+        self.alpha = float(state.get("alpha", self.options["alpha"]))

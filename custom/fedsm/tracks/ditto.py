@@ -1,0 +1,26 @@
+"""Ditto: a personal network of the site's own, held near the global one.
+
+    v_k <- v_k - eta (grad F_k(v_k) + prox (v_k - w_g))      for every batch; w_g as received this round
+
+Li et al., "Ditto: fair and robust federated learning through personalization", ICML 2021, Algorithm 1 (`prox` is its
+lambda). The paper steps with SGD; here Adam sees the gradient in the brackets. v_k never leaves the site before the
+end and never touches w_g. prox = 0 is `local`. The loss that is reported holds prox / 2 ||v_k - w_g||^2.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from fedsm.tracks.fedprox import anchor_of, squared_distance
+from fedsm.tracks.kept import LinkedClient
+
+
+class DittoClient(LinkedClient):
+    """Goes on from its own v_k, and pays for its distance from the received global model."""
+
+    def begin(self, n_images: int) -> None:
+        self._anchor = anchor_of(self.net, self.global_track.received)
+
+    def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        proximal = self.options["prox"] / 2 * squared_distance(self.net, self._anchor)
+        return super().loss(logits, labels) + proximal

@@ -1,0 +1,42 @@
+"""FedProx: a global track whose sites are held near the model they received.
+
+    site k:  w <- Adam(w, grad of F_k(w) + mu / 2 ||w - w_g||^2)      for every batch, from w_g on
+    server:  w_g <- sum_k (n_k / n) w_k
+
+Li et al., "Federated optimization in heterogeneous networks", MLSys 2020, eq. 2 and Algorithm 2. The paper steps with
+SGD; here Adam sees the gradient of the sum. mu = 0 is FedAvg. The loss that is reported holds the term.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from fedsm.tracks.base import Tensors
+from fedsm.tracks.segmentation import SegmentationClient
+
+
+def _trainable(net: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: p for name, p in net.named_parameters() if p.requires_grad}
+
+
+def anchor_of(net: nn.Module, weights: Tensors) -> list[torch.Tensor]:
+    """The weights that belong to the trainable parameters of a network, where that network computes."""
+    return [weights[name].to(p.device, p.dtype) for name, p in _trainable(net).items()]
+
+
+def squared_distance(net: nn.Module, anchor: list[torch.Tensor]) -> torch.Tensor:
+    """||w - w_g||^2 over the trainable parameters."""
+    pairs = zip(_trainable(net).values(), anchor, strict=True)
+    return torch.stack([(w - w_g).square().sum() for w, w_g in pairs]).sum()
+
+
+class FedProxClient(SegmentationClient):
+    """Trains the received model, and pays for leaving it."""
+
+    def begin(self, n_images: int) -> None:
+        self._anchor = anchor_of(self.net, self.received)
+
+    def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        proximal = self.options["mu"] / 2 * squared_distance(self.net, self._anchor)
+        return super().loss(logits, labels) + proximal

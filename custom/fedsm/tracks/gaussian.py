@@ -1,0 +1,103 @@
+"""Gaussian classes from the sites' sums, and the selector that they make. The formulas are in `selector_statistics`.
+
+A site's sums are `n`, `sum` and `outer` (see `pack`) of its images' descriptors.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from fedsm.tracks.base import THRESHOLD, Tensors
+from fedsm.tracks.descriptor import DESCRIPTORS, build_descriptor
+from fedsm.tracks.state import part
+
+_TINY = 1e-12
+
+
+def sums_template(size: int) -> Tensors:
+    """Zeros in the shapes of the sums of D = size features."""
+    return {
+        "n": torch.zeros((), dtype=torch.float64),
+        "sum": torch.zeros(size, dtype=torch.float64),
+        "outer": torch.zeros(size * (size + 1) // 2, dtype=torch.float64),
+    }
+
+
+def gaussian_classes(sums: list[Tensors]) -> Tensors:
+    """Class means, deviations and correlation of the sites' sums.
+
+    Returns:
+        `means` (K, D), `deviation` (D,), `correlation` (D, D), all float64.
+    """
+    size = len(sums[0]["sum"])
+    count = sum(s["n"].item() for s in sums)
+    means = torch.stack([s["sum"] / s["n"] for s in sums])
+    scatter = torch.zeros(size, size, dtype=torch.float64)
+    squares = torch.zeros(size, dtype=torch.float64)
+    for s, mean in zip(sums, means, strict=True):
+        outer = unpack(s["outer"], size)
+        scatter += outer - s["n"] * torch.outer(mean, mean)
+        squares += outer.diagonal() / count
+    covariance = scatter / max(1.0, count - len(sums))
+    # A descriptor that never varies (an empty channel, a dead unit) tells nothing: a huge deviation switches it off.
+    # Relative to its size, too: what float32 and the difference of two sums leave of a constant is not exactly zero.
+    variance = covariance.diagonal()
+    varies = variance > _TINY * squares.clamp(min=1)
+    deviation = torch.where(varies, variance.clamp(min=_TINY).sqrt(), 1e6)
+    correlation = covariance / torch.outer(deviation, deviation)
+    correlation.fill_diagonal_(1.0)
+    return {"means": means, "deviation": deviation, "correlation": correlation}
+
+
+def pack(symmetric: torch.Tensor) -> torch.Tensor:
+    """Upper triangle of a symmetric matrix: half the bytes."""
+    return symmetric[*torch.triu_indices(*symmetric.shape)]
+
+
+def unpack(triangle: torch.Tensor, size: int) -> torch.Tensor:
+    """The symmetric matrix of `pack`."""
+    full = torch.zeros(size, size, dtype=triangle.dtype)
+    rows, columns = torch.triu_indices(size, size)
+    full[rows, columns] = triangle
+    full[columns, rows] = triangle
+    return full
+
+
+class StatisticsSelector:
+    """The closed-form selector at inference.
+
+    Args:
+        settings: the job's settings.
+        n_sites: number of sites.
+        tensors: `means`, `deviation`, `correlation`, `shrinkage`, and `descriptor`, its number in `DESCRIPTORS`
+            (default: `image`); for the descriptor `encoder` the encoder's weights under `encoder/`.
+        device: unused; the descriptor is computed where the images are.
+    """
+
+    rule = THRESHOLD
+
+    def __init__(self, settings, n_sites: int, tensors: Tensors, device: torch.device):
+        name = DESCRIPTORS[int(tensors.get("descriptor", 0))]
+        self.describe = build_descriptor(name, settings, part("encoder", tensors))
+        self._means = tensors["means"]
+        self._deviation = tensors["deviation"]
+        a = tensors["shrinkage"].item()
+        size = len(self._deviation)
+        shrunk = (1 - a) * tensors["correlation"] + a * torch.eye(size, dtype=torch.float64)
+        # z^T R^-1 z = |L^-1 z|^2 with R = L L^T.
+        self._whiten = torch.linalg.solve_triangular(
+            torch.linalg.cholesky(shrunk), torch.eye(size, dtype=torch.float64), upper=False
+        )
+
+    def distances_of(self, rows: torch.Tensor) -> torch.Tensor:
+        """(B, D) descriptors to (B, K) squared Mahalanobis distances to the sites."""
+        z = (rows[:, None, :] - self._means) / self._deviation
+        return (z @ self._whiten.T).square().sum(-1)
+
+    def distances(self, images: torch.Tensor) -> torch.Tensor:
+        """(B, C, H, W) images to (B, K) squared Mahalanobis distances to the sites."""
+        return self.distances_of(self.describe(images))
+
+    def probabilities(self, images: torch.Tensor) -> torch.Tensor:
+        """(B, C, H, W) images to (B, K) probabilities of the sites, on the CPU."""
+        return (-self.distances(images) / 2).softmax(dim=1).float()

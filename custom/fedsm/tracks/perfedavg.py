@@ -1,0 +1,102 @@
+"""Per-FedAvg: a shared model that is a good start for one gradient step at every site.
+
+    for every two batches D, D':  w~ = w - a grad f(w; D)
+                                  w  <- Adam(w, v),             v = grad f(w~; D')                    (`fo`)
+                                  w  <- Adam(w, v - a H v),     H the Hessian of f(.; D) at w         (`hf`)
+    server:                       w  <- sum_k (n_k / n) w_k
+    personal:                     theta_k = w after `adapt_steps` steps  theta <- theta - a grad f(theta; batch)
+
+Fallah, Mokhtari and Ozdaglar, "Personalized federated learning with theoretical guarantees: a model-agnostic
+meta-learning approach", NeurIPS 2020. a is `inner_lr`. H v is (grad f(w + d v) - grad f(w - d v)) / 2d, as in their
+HF variant; they draw a third batch for H, we take D, which makes `hf` the derivative of f(w~(w); D') itself. The
+paper's outer step is SGD; here it is Adam, whose moments stay at the site.
+
+A last batch without a partner is its own (D' = D): no image is left out, and a site of one batch learns too.
+theta_k starts each round from the received w and takes its steps on the round's first batches (fewer, where the pass
+has fewer). It is one average behind: what is delivered was adapted from a w that went down, not from the last average,
+which no site trains on. inner_lr = 0 with `fo` is FedAvg on every second batch.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from fedsm.tracks.shared_kept import SharedKeptClient
+
+_REACH = 1e-2  # length of d v: far above float32's rounding, far below a network's norm
+
+
+class PerFedAvgClient(SharedKeptClient):
+    """`shared` is the meta model w, `net` the adapted model theta_k.
+
+    Batch statistics (buffers) of w are those that its two passes over D and D' leave.
+    """
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.optimizer = torch.optim.Adam(self.shared.parameters(), **self.optimizer.defaults)
+
+    def begin(self, n_images: int) -> None:
+        self.net.load_state_dict(self.shared.state_dict())
+        self._adapted = 0
+        self._left = n_images
+        self._open: tuple | None = None  # D and w, while the shared network stands at w~
+
+    def step(self, images: torch.Tensor, labels: torch.Tensor) -> float:
+        if self._adapted < self.options["adapt_steps"]:
+            self._descend(self.net, images, labels)
+            self._adapted += 1
+        self._left -= len(images)
+        if self._open:
+            return self._close_pair(images, labels)
+        w = [p.detach().clone() for p in self.shared.parameters()]
+        loss = self._descend(self.shared, images, labels)
+        self._open = (images, labels, w)
+        if self._left <= 0:
+            self._close_pair(images, labels)
+        return loss
+
+    def _descend(self, net: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
+        """One plain gradient step with a; returns the loss before it."""
+        loss, gradients = self.gradients(net, images, labels)
+        with torch.no_grad():
+            for parameter, gradient in zip(net.parameters(), gradients, strict=True):
+                parameter.sub_(gradient, alpha=self.options["inner_lr"])
+        return loss
+
+    def _close_pair(self, images: torch.Tensor, labels: torch.Tensor) -> float:
+        """The meta step, with D' = (images, labels); returns f(w~; D')."""
+        loss, gradients = self.gradients(self.shared, images, labels)
+        first_images, first_labels, w = self._open
+        self._open = None
+        self._put(w)
+        if self.options["variant"] == "hf":
+            products = self._hessian_times(gradients, w, first_images, first_labels)
+            gradients = [v - self.options["inner_lr"] * hv for v, hv in zip(gradients, products, strict=True)]
+        for parameter, gradient in zip(self.shared.parameters(), gradients, strict=True):
+            parameter.grad = gradient
+        self.optimizer.step()
+        return loss
+
+    def _hessian_times(
+        self, v: list[torch.Tensor], w: list[torch.Tensor], images: torch.Tensor, labels: torch.Tensor
+    ) -> list[torch.Tensor]:
+        """H v by central differences, at w and on one batch; leaves weights and buffers as they are."""
+        length = torch.stack([x.square().sum() for x in v]).sum().sqrt().item()
+        if length == 0:
+            return v
+        d = _REACH / length
+        buffers = [b.clone() for b in self.shared.buffers()]
+        ends = []
+        for sign in (1, -1):
+            self._put([p + sign * d * x for p, x in zip(w, v, strict=True)])
+            ends.append(self.gradients(self.shared, images, labels)[1])
+        self._put(w)
+        for buffer, old in zip(self.shared.buffers(), buffers, strict=True):
+            buffer.copy_(old)
+        return [(plus - minus) / (2 * d) for plus, minus in zip(*ends, strict=True)]
+
+    @torch.no_grad()
+    def _put(self, values: list[torch.Tensor]) -> None:
+        for parameter, value in zip(self.shared.parameters(), values, strict=True):
+            parameter.copy_(value)

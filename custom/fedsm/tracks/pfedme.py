@@ -1,0 +1,79 @@
+"""pFedMe: every site has a model of its own on an elastic band to a shared one (a Moreau envelope).
+
+    for every batch D:  theta ~ argmin f(theta; D) + prox / 2 ||theta - w||^2           (`inner_steps` steps)
+                        w <- w - outer_lr * prox * (w - theta)
+    server:             w <- (1 - beta) w + beta sum_k (n_k / n) w_k
+
+Dinh, Tran and Nguyen, "Personalized federated learning with Moreau envelopes", NeurIPS 2020, Algorithm 1 (`prox` is its
+lambda, 15 there). The paper weights the w_k equally; here by images, as our FedAvg does. Scored, remembered as best and
+delivered is theta as the last batch left it, never w.
+
+The paper leaves the inner solver open. An inner step here is a gradient step on f and the exact answer to the rest:
+
+    theta <- w + (theta - w - inner_lr * grad f(theta; D)) / (1 + inner_lr * prox)
+
+It has the same fixed point as plain gradient steps, and no prox is too large for it: theta just stays at w, where
+plain steps explode from inner_lr * prox = 2 on. Adam would be no help: its steps have size inner_lr whatever the
+gradient, and the band is so short (grad f / prox) that theta would only tremble around w. So there are no moments to
+keep. theta starts each round at w and goes on from batch to batch, as in the authors' code.
+
+outer_lr * prox may be at most 1, which moves w onto theta; the default is 0.06 * 15 = 0.9. w then moves as with SGD of
+about the rate outer_lr; a smaller prox allows a larger one.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from fedsm.errors import UserError
+from fedsm.settings import JobSettings
+from fedsm.tracks.base import Tensors
+from fedsm.tracks.shared_kept import SharedKeptClient, SharedKeptServer
+
+
+class PFedMeClient(SharedKeptClient):
+    """`shared` is w, `net` is theta. No image passes through w: its buffers are those that theta's passes leave."""
+
+    def begin(self, n_images: int) -> None:
+        self.net.load_state_dict(self.shared.state_dict())
+
+    def step(self, images: torch.Tensor, labels: torch.Tensor) -> float:
+        """Returns f(theta; D) before the last inner step, without the proximal term."""
+        rate, prox = self.options["inner_lr"], self.options["prox"]
+        pairs = list(zip(self.net.parameters(), self.shared.parameters(), strict=True))
+        loss = 0.0
+        for _ in range(self.options["inner_steps"]):
+            loss, gradients = self.gradients(self.net, images, labels)
+            with torch.no_grad():
+                for (theta, w), gradient in zip(pairs, gradients, strict=True):
+                    theta.copy_(w + (theta - w - rate * gradient) / (1 + rate * prox))
+        with torch.no_grad():
+            for theta, w in pairs:
+                w.lerp_(theta, self.options["outer_lr"] * prox)
+        return loss
+
+    def update(self) -> Tensors:
+        for buffer, seen in zip(self.shared.buffers(), self.net.buffers(), strict=True):
+            buffer.copy_(seen)
+        return super().update()
+
+
+class PFedMeServer(SharedKeptServer):
+    """FedAvg of the w_k, mixed with the old w. beta = 1 is the average itself, beta > 1 goes beyond it.
+
+    Sites that did not answer a round take no part in its average; their theta waits for their next round.
+    """
+
+    @classmethod
+    def check(cls, settings: JobSettings, options: dict, n_sites: int) -> None:
+        reach = options["outer_lr"] * options["prox"]
+        if reach > 1 + 1e-9:
+            raise UserError(
+                f"pfedme: outer_lr * prox is {reach:g} and w would jump past theta;"
+                f" with prox {options['prox']:g}, outer_lr may be at most {1 / options['prox']:.4g}"
+            )
+
+    def merge(self, site: str, update: Tensors, n_images: int) -> None:
+        beta = self.options["beta"]
+        mixed = {k: v * beta if self.weights[k].is_floating_point() else v for k, v in update.items()}
+        super().merge(site, update if beta == 1 else mixed, n_images)

@@ -1,0 +1,141 @@
+"""SCAFFOLD: a global track whose sites correct their drift with control variates.
+
+    site k:  y <- w;  for every batch  y <- y - eta (g(y) + c - c_k)
+             c_k+ = c_k - c + (w - y) / (steps * eta)                          (option II)
+    server:  w <- w + sum_k (n_k / n) (y_k - w)
+             c <- c + (1 / K) sum over the sites that answered of (c_k+ - c_k)     K: all sites
+
+Karimireddy et al., "SCAFFOLD: stochastic controlled averaging for federated learning", ICML 2020, Algorithm 1, with a
+server step of 1. The paper weights the y_k equally; here by images, as our FedAvg does. c and all c_k start at zero,
+so round 1 is FedAvg. The wire carries 2 w each way: w and c down, y_k - w and c_k+ - c_k up.
+
+With `optimizer: sgd` g is the gradient, and c_k+ the mean of the site's gradients. With `adam`, the default, g is the
+step that Adam makes of the gradient and c_k+ the mean of these: c - c_k is added behind Adam, not in front, because it
+is measured in Adam's steps, and these are of size 1 in every weight. Gradients are not: in a run of 25 rounds on three
+small synthetic sites their median was 9e-5 where that of c_k was 0.17. In front of Adam c - c_k drowned them and the
+Dice stayed at 0.22, against 0.49 behind it and 0.52 for FedAvg. NVFlare's `PTScaffoldHelper` adds it behind, too.
+
+Only float parameters have controls; buffers travel and are averaged as in FedAvg.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from fedsm.tracks.base import Tensors
+from fedsm.tracks.fedavg import AveragedServer
+from fedsm.tracks.segmentation import SegmentationClient
+from fedsm.tracks.state import RunningMean, copy, part, prefixed
+
+_CONTROL = "control"
+
+
+def _weights(tensors: Tensors) -> Tensors:
+    return {key: value for key, value in tensors.items() if not key.startswith(f"{_CONTROL}/")}
+
+
+def _controlled(net: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+    return {name: p for name, p in net.named_parameters() if p.is_floating_point()}
+
+
+class ScaffoldClient(SegmentationClient):
+    """Trains the received model with corrected steps, and keeps c_k on the site's disk.
+
+    A site without its c_k (a new disk) starts with zero again.
+    """
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        if self.options["optimizer"] == "sgd":
+            self.optimizer = torch.optim.SGD(self.net.parameters(), lr=self.lr)
+        self._shared: Tensors = {}  # c
+        self._own = self._zeros()  # c_k
+        self._steps = 0
+
+    def _zeros(self) -> Tensors:
+        return {name: torch.zeros_like(p, device="cpu") for name, p in _controlled(self.net).items()}
+
+    def receive(self, payload: Tensors) -> None:
+        """Takes w and c; after the last round there is no c, and nothing is trained any more."""
+        super().receive(_weights(payload))
+        self._shared = part(_CONTROL, payload)
+
+    def begin(self, n_images: int) -> None:
+        self._steps = 0
+        self._corrected = _controlled(self.net)
+        self._corrections = [
+            (self._shared[name] - self._own[name]).to(p.device, p.dtype) for name, p in self._corrected.items()
+        ]
+
+    def step(self, images: torch.Tensor, labels: torch.Tensor) -> float:
+        loss = super().step(images, labels)
+        with torch.no_grad():
+            for parameter, correction in zip(self._corrected.values(), self._corrections, strict=True):
+                parameter.sub_(correction, alpha=self.lr)
+        self._steps += 1
+        return loss
+
+    def update(self) -> Tensors:
+        """y_k - w and c_k+ - c_k; from here on c_k is c_k+."""
+        moved = super().update()
+        scale = 1 / (self._steps * self.lr)
+        changes = {name: -moved[name] * scale - self._shared[name] for name in self._own}
+        self._own = {name: own + changes[name] for name, own in self._own.items()}
+        return moved | prefixed(_CONTROL, changes)
+
+    def state(self) -> Tensors:
+        return prefixed("adam", super().state()) | prefixed(_CONTROL, copy(self._own))
+
+    def load_state(self, state: Tensors) -> None:
+        super().load_state(part("adam", state))
+        self._own = part(_CONTROL, state) or self._zeros()
+
+
+class ScaffoldServer(AveragedServer):
+    """The shared network and its control c.
+
+    Sites that did not answer a round take no part in w, and their share of c stays as it was: c remains the mean of
+    all c_k. An answer that came too late or was refused breaks that: the site has its c_k+, the server never added it,
+    and c is off by (c_k+ - c_k) / K from then on.
+    """
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        with torch.random.fork_rng(devices=[]):
+            names = list(_controlled(self.build()))
+        self.controls = {name: torch.zeros_like(self.weights[name]) for name in names}
+        self._changes = RunningMean(self.controls)
+
+    def payload(self, site: str) -> Tensors:
+        return self.weights | prefixed(_CONTROL, self.controls)
+
+    def final_payload(self, site: str) -> Tensors:
+        return self.weights
+
+    def template(self) -> Tensors:
+        return self.payload("")
+
+    def merge(self, site: str, update: Tensors, n_images: int) -> None:
+        super().merge(site, _weights(update), n_images)
+        self._changes.add(part(_CONTROL, update), 1)
+
+    def close(self) -> None:
+        super().close()
+        if self._changes.count:
+            share = self._changes.count / len(self.sites)
+            mean = self._changes.take()
+            self.controls = {name: c + share * mean[name] for name, c in self.controls.items()}
+        self._changes = RunningMean(self.controls)
+
+    def files(self) -> dict[str, Tensors]:
+        return super().files() | {f"{self.name}.controls": self.controls}
+
+    def load_files(self, files: dict[str, Tensors]) -> None:
+        super().load_files(files)
+        self.controls = files[f"{self.name}.controls"]
+        self._changes = RunningMean(self.controls)
+
+    def release(self) -> None:
+        super().release()
+        self.controls = {}
+        self._changes = RunningMean({})

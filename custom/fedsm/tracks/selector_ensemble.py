@@ -1,0 +1,87 @@
+"""The ensemble: the output is a mixture of all personal models, and the selector learns through its loss.
+
+    h(x) = sum_k yhat_k h_k(x),   yhat = softmax(f_s(w_s; x)),   h_k = sigmoid of the personal network of site k
+    site k:  w_s <- Adam(w_s, eta_s, grad L(h(x), y))     for every batch, the h_k fixed
+    server:  w_s <- sum_k (n_k / n) w_{s,k}
+
+Xu et al., CVPR 2022: the paper's negative example, kept as an ablation. Every site needs all K personal networks in
+every round: the wire carries K w_p + w_s down. The networks are those of the round; the super model is made of the
+best ones, which the selector has not seen in just this combination.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from monai.losses import DiceLoss
+
+from fedsm.errors import UserError
+from fedsm.evaluation.dice import dice_per_image
+from fedsm.nets import build_unet
+from fedsm.settings import JobSettings
+from fedsm.super_model.inference import mix
+from fedsm.tracks.base import MIXTURE, Batch, ServerTrack, Tensors
+from fedsm.tracks.selector_fedavg import NetworkSelector, SelectorClient, SelectorFedAvgServer
+from fedsm.tracks.state import part, prefixed
+
+
+class EnsembleClient(SelectorClient):
+    """A VGG-11 that learns to mix the personal networks."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self._nets = [build_unet(self.settings.task).to(self.device).eval() for _ in range(self.n_sites)]
+        self._dice_loss = DiceLoss()
+
+    def receive(self, payload: Tensors) -> None:
+        super().receive(part("net", payload))
+        models = [part(f"model/{k}", payload) for k in range(self.n_sites)]
+        for net, weights in zip(self._nets, models, strict=True):
+            net.load_state_dict(weights)
+        self._alike = all(torch.equal(w[key], models[0][key]) for w in models[1:] for key in w)
+
+    def step(self, images: torch.Tensor, labels: torch.Tensor) -> float:
+        if not self._alike:
+            return super().step(images, labels)
+        # Equal networks, as in round 1: the gradient is 0, but for rounding noise that Adam would turn into steps.
+        with torch.no_grad():
+            return self.loss(self.forward(images), labels).item()
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """The mixture's probabilities (B, L, H, W)."""
+        with torch.no_grad():
+            logits = torch.stack([net(images) for net in self._nets])
+        return mix(super().forward(images).softmax(1), logits)
+
+    def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return self._dice_loss(logits, labels)
+
+    @torch.no_grad()
+    def validate(self, batches: Iterable[Batch]) -> dict:
+        """Dice of the mixture."""
+        self.net.eval()
+        scores = torch.cat([dice_per_image(self.forward(x) > 0.5, y > 0).mean(dim=1) for x, y in batches])
+        return {"score": scores.mean().item(), "images": len(scores)}
+
+
+class EnsembleServer(SelectorFedAvgServer):
+    """FedAvg of the selectors; sites that did not answer take no part."""
+
+    @classmethod
+    def check(cls, settings: JobSettings, options: dict, n_sites: int) -> None:
+        if settings.tracks.get("personal", {}).get("kind") != "softpull":
+            raise UserError("the ensemble mixes personal networks that travel in every round: use softpull")
+
+    def link(self, tracks: dict[str, ServerTrack]) -> None:
+        self._personal = tracks["personal"]
+
+    def payload(self, site: str) -> Tensors:
+        models = [prefixed(f"model/{k}", self._personal.payload(s)) for k, s in enumerate(self.sites)]
+        return prefixed("net", self.weights) | {key: v for model in models for key, v in model.items()}
+
+
+class EnsembleSelector(NetworkSelector):
+    """The mixture's weights at inference."""
+
+    rule = MIXTURE

@@ -1,0 +1,155 @@
+"""FedSM-extra: the selector learns afterwards, which model is best for which image.
+
+    rounds 1 .. R:        the global and the personal networks, as in FedSM
+    rounds R+1 .. R+dR:   the selector alone, K + 1 classes: 0 is the global model, k the personal one of site k
+        label of an image = argmin_m L(h_m(x), y)                       over the K + 1 best models of R rounds
+        site k:  w_s <- Adam(w_s, eta_s, grad CE(f_s(w_s; x), label))   for every batch
+        server:  w_s <- sum_k (n_k / n) w_{s,k}
+    inference: the model argmax f_s(x); no threshold
+
+Xu et al., CVPR 2022, FedSM-extra. The paper prints L(h, h_k); we read L(h_k, y), y the ground truth. A site gets the
+K + 1 networks once, computes the labels of its images once and keeps them on its disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from monai.losses import DiceLoss
+from torch import nn
+from torch.nn import functional
+
+from fedsm.errors import UserError
+from fedsm.nets import build_selector, build_unet
+from fedsm.settings import JobSettings
+from fedsm.tracks.base import DIRECT, Batch, Tensors
+from fedsm.tracks.selector_fedavg import NetworkSelector, SelectorClient, SelectorFedAvgServer
+from fedsm.tracks.state import part, prefixed
+
+
+class ExtraClient(SelectorClient):
+    """A VGG-11 that learns which model segments an image best."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self._models: list[Tensors] = []
+        self._best: Tensors = {}  # part of the data -> the best model of every image, in their order
+
+    def build(self) -> nn.Module:
+        return build_selector(self.settings.task, self.n_sites + 1)
+
+    def receive(self, payload: Tensors) -> None:
+        super().receive(part("net", payload))
+        models = part("model", payload)
+        if models:
+            self._models = [part(str(m), models) for m in range(self.n_sites + 1)]
+            self._best = {}
+
+    @torch.no_grad()
+    def _label(self, batches: Iterable[Batch]) -> torch.Tensor:
+        """The model with the lowest loss for each image; the first of equals, so the global one."""
+        if not self._models:
+            raise UserError("the labels of the images are lost: they come with the models in the next round")
+        nets = [build_unet(self.settings.task).to(self.device).eval() for _ in self._models]
+        for net, weights in zip(nets, self._models, strict=True):
+            net.load_state_dict(weights)
+        loss = DiceLoss(sigmoid=True, reduction="none")
+        rows = [torch.stack([loss(net(x), y).flatten(1).mean(1) for net in nets]).argmin(0) for x, y in batches]
+        return torch.cat(rows).cpu()
+
+    @torch.no_grad()
+    def validate(self, batches: Iterable[Batch]) -> dict:
+        """How often the selector names the best model."""
+        batches = list(batches)
+        if "validation" not in self._best:
+            self._best["validation"] = self._label(batches)
+        self.net.eval()
+        chosen = torch.cat([self.forward(x).argmax(1).cpu() for x, _ in batches])
+        hits = (chosen == self._best["validation"]).float()
+        return {"score": hits.mean().item(), "images": len(hits)}
+
+    def prepare(self, batches: Iterable[Batch]) -> None:
+        if "train" not in self._best:
+            self._best["train"] = self._label(batches)
+        self._models = []
+
+    def see(self, rows: torch.Tensor) -> None:
+        self._rows = rows
+
+    def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(logits, self._best["train"][self._rows].to(logits.device))
+
+    def state(self) -> Tensors:
+        return prefixed("adam", super().state()) | prefixed("best", self._best)
+
+    def load_state(self, state: Tensors) -> None:
+        super().load_state(part("adam", state))
+        self._best = part("best", state)
+
+
+class ExtraServer(SelectorFedAvgServer):
+    """FedAvg of the selectors in the last `rounds` rounds, in which nothing else is trained.
+
+    A site that did not answer gets the K + 1 networks again with its next task: it may have lost its labels.
+    """
+
+    alone = True
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self._models: Tensors = {}
+        self._labelled: set[str] = set()
+        self._answered: set[str] = set()
+
+    @classmethod
+    def check(cls, settings: JobSettings, options: dict, n_sites: int) -> None:
+        if options["rounds"] >= settings.rounds:
+            raise UserError(
+                f"the selector's own rounds ({options['rounds']}) must be fewer than all rounds ({settings.rounds});"
+                " set tracks.selector.rounds"
+            )
+        if not {"global", "personal"} <= set(settings.tracks):
+            raise UserError("FedSM-extra needs the tracks `global` and `personal` to choose among")
+
+    def build(self) -> nn.Module:
+        return build_selector(self.settings.task, len(self.sites) + 1)
+
+    def plays(self, number: int) -> bool:
+        return number > self.settings.rounds - self.options["rounds"]
+
+    def open(self, candidates: Callable[[], dict[str, Tensors]]) -> None:
+        if set(self.sites) - self._labelled and not self._models:
+            models = candidates()
+            order = ["global", *(f"personal.{site}" for site in self.sites)]
+            for m, name in enumerate(order):
+                self._models |= prefixed(f"model/{m}", models[name])
+
+    def payload(self, site: str) -> Tensors:
+        return prefixed("net", self.weights) | ({} if site in self._labelled else self._models)
+
+    def final_payload(self, site: str) -> Tensors:
+        return prefixed("net", self.weights)
+
+    def merge(self, site: str, update: Tensors, n_images: int) -> None:
+        super().merge(site, update, n_images)
+        self._answered.add(site)
+
+    def close(self) -> None:
+        super().close()
+        self._labelled, self._answered = self._answered, set()
+        self._models = {}
+
+    def release(self) -> None:
+        super().release()
+        self._models = {}
+
+
+class ExtraSelector(NetworkSelector):
+    """The selector of FedSM-extra at inference: (B, K + 1), the global model first."""
+
+    rule = DIRECT
+
+    @staticmethod
+    def build(settings: JobSettings, n_sites: int) -> nn.Module:
+        return build_selector(settings.task, n_sites + 1)

@@ -1,0 +1,73 @@
+"""The federated runs of FedProx, FT, Ditto and APFL equal plain loops written from their formulas."""
+
+import threading
+from functools import partial
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fedsm.data.dataset import load_site
+from fedsm.evaluation.dice import dice_per_image
+from fedsm.nets import build_unet
+from tests import plain_methods_a as plain
+from tests.conftest import SITES, small_settings
+from tests.federation import Federation
+from tests.plain_loop import largest_difference
+from tests.server.test_equality import TOLERANCE, last_weights
+
+TWO = SITES[:2]
+NOTICED = 10 * TOLERANCE  # what a method's own term changes at least in these runs
+
+PERSONAL = {
+    "finetune": (partial(plain.FineTune), "{kind: finetune}"),
+    "ditto": (partial(plain.Ditto, prox=0.5), "{kind: ditto, prox: 0.5}"),
+    "apfl": (partial(plain.APFL, alpha=0.5, eta_alpha=1.0), "{kind: apfl, alpha: 0.5, eta_alpha: 1.0}"),
+}
+
+
+def run(folder, data, tracks: str):
+    settings = small_settings(rounds=2, local_epochs=2, overrides=[f"tracks={tracks}"])
+    lock = threading.Lock()
+
+    def one_at_a_time(site, name, shareable, work):
+        # Initial weights come from torch's one generator: sites are processes elsewhere, but threads here.
+        with lock:
+            return work()
+
+    federation = Federation(folder, data, settings, TWO, fault=one_at_a_time).run()
+    assert federation.panic is None
+    return settings, last_weights(federation.run_folder)
+
+
+def test_fedprox(tmp_path, data_root):
+    settings, weights = run(tmp_path, data_root, "{global: {kind: fedprox, mu: 0.5}}")
+    w_g, _ = plain.train(data_root, settings, TWO, mu=0.5)
+    assert largest_difference(weights["global"], w_g) < TOLERANCE
+    assert largest_difference(weights["global"], plain.train(data_root, settings, TWO, mu=0.0)[0]) > NOTICED
+
+
+@pytest.mark.parametrize("method", PERSONAL)
+def test_personal(tmp_path, data_root, method):
+    """Of the personal networks the last one stands on the site's disk, and the best one is delivered."""
+    make, spec = PERSONAL[method]
+    settings, weights = run(tmp_path, data_root, f"{{global: {{kind: fedavg}}, personal: {spec}}}")
+    w_g, history = plain.train(data_root, settings, TWO, personal=make)
+    assert largest_difference(weights["global"], w_g) < TOLERANCE
+    local = plain.train(data_root, settings, TWO, personal=partial(plain.Ditto, prox=0.0))[1]
+    for site in TWO:
+        (file,) = (tmp_path / site).rglob("round_000002.safetensors")
+        kept = {k.removeprefix("personal/net/"): v for k, v in load_file(file).items() if k.startswith("personal/net/")}
+        assert largest_difference(kept, history[site][-1]) < TOLERANCE
+        assert largest_difference(kept, local[site][-1]) > NOTICED
+        best = max(history[site], key=lambda model: validation_dice(data_root, settings, site, model))
+        assert largest_difference(weights[f"personal.{site}"], best) < TOLERANCE
+
+
+@torch.no_grad()
+def validation_dice(data, settings, site: str, model: dict) -> float:
+    part = load_site(data / site, site, settings)["validation"]
+    net = build_unet(settings.task).eval()
+    net.load_state_dict(model)
+    rows = torch.arange(len(part))
+    return dice_per_image(net(part.images[rows]) > 0, part.labels[rows] > 0).mean().item()

@@ -1,0 +1,147 @@
+"""FedSM-extra and the ensemble: the federated run equals a plain loop, and their results are complete."""
+
+import json
+
+import torch
+from monai.losses import DiceLoss
+from torch.nn import functional
+
+from fedsm.data.dataset import load_site, seeded_order
+from fedsm.nets import build_selector, build_unet
+from fedsm.server.checkpoint import Checkpoints
+from tests.conftest import SITES, small_settings
+from tests.federation import Federation
+from tests.plain_loop import algorithm_1, average, clone, largest_difference
+from tests.server.test_equality import TOLERANCE, last_weights
+
+TWO = SITES[:2]
+
+
+def run(tmp_path, data_root, settings):
+    federation = Federation(tmp_path, data_root, settings, TWO).run()
+    assert federation.panic is None
+    return federation, json.loads((federation.run_folder / "results.json").read_text())
+
+
+def start(settings, outputs):
+    torch.manual_seed(settings.seed)
+    return clone(build_selector(settings.task, outputs).state_dict())
+
+
+def walk(settings, site, part, number):
+    """The batches of a round, as rows, images and labels."""
+    seed = seeded_order(settings, site, number, 0)
+    for rows in torch.randperm(len(part), generator=torch.Generator().manual_seed(seed)).split(settings.batch_size):
+        yield rows, part.images[rows], part.labels[rows].float()
+
+
+def test_extra(tmp_path, data_root):
+    """Two rounds of FedSM's networks, two of the selector alone, on the labels that its candidates give."""
+    settings = small_settings(method="fedsm-extra", rounds=4, overrides=["tracks.selector.rounds=2"])
+    federation, results = run(tmp_path, data_root, settings)
+    weights = last_weights(federation.run_folder)
+    two_rounds = small_settings(method="fedsm-extra", rounds=2, overrides=["tracks.selector.rounds=1"])
+    plain = algorithm_1(data_root, two_rounds, TWO, lam=0.7, selector="none")
+    for model in ("global", *(f"personal.{s}" for s in TWO)):
+        assert largest_difference(weights[model], plain[model]) < TOLERANCE, model
+
+    checkpoints = Checkpoints(federation.run_folder / "checkpoints")
+    best = [results["validation"]["best"][m]["file"] for m in ("global", *(f"personal.{s}" for s in TWO))]
+    nets = [build_unet(settings.task).eval() for _ in best]
+    for net, file in zip(nets, best, strict=True):
+        net.load_state_dict(checkpoints.load_weights(file))
+    loss = DiceLoss(sigmoid=True, reduction="none")
+    parts = {s: load_site(data_root / s, s, settings)["train"] for s in TWO}
+    with torch.no_grad():
+        labels = {
+            s: torch.stack([loss(net(p.images), p.labels.float()).mean((1, 2, 3)) for net in nets]).argmin(0)
+            for s, p in parts.items()
+        }
+    w_s = start(settings, 3)
+    selectors = {s: build_selector(settings.task, 3) for s in TWO}
+    adams = {s: torch.optim.Adam(selectors[s].parameters(), lr=settings.selector_lr) for s in TWO}
+    total = sum(map(len, parts.values()))
+    for number in (3, 4):
+        for s in TWO:
+            selectors[s].load_state_dict(w_s)
+            torch.manual_seed(seeded_order(settings, s, number, -1))
+            for rows, x, _ in walk(settings, s, parts[s], number):
+                adams[s].zero_grad()
+                functional.cross_entropy(selectors[s](x), labels[s][rows]).backward()
+                adams[s].step()
+        w_s = average([selectors[s].state_dict() for s in TWO], [len(parts[s]) / total for s in TWO])
+    assert largest_difference(weights["selector"], w_s) < TOLERANCE
+
+    assert results["gamma"] is None and results["gamma_sweep"] == []
+    assert set(results["test"]["selection_frequency"][TWO[0]]) == {"global", *(f"personal.{s}" for s in TWO)}
+    down = results["wire"]["down_bytes"][TWO[0]]
+    unet = sum(v.numel() * 4 for v in weights["global"].values())
+    vgg = sum(v.numel() * 4 for v in w_s.values())
+    assert down == [2 * unet, 2 * unet, vgg + 3 * unet, vgg], "the models go down once"
+
+
+def test_extra_resumes_among_the_selectors_rounds(tmp_path, data_root):
+    """Stopped after round 3 of 4, with the sites restarted, it ends with the same selector."""
+
+    def settings(rounds, own):
+        return small_settings(method="fedsm-extra", rounds=rounds, overrides=[f"tracks.selector.rounds={own}"])
+
+    whole = Federation(tmp_path / "whole", data_root, settings(4, 2), TWO).run()
+
+    def stop(site, name, shareable, work):
+        if name == "fedsm_train" and shareable["DXO"]["meta"]["round"] == 4:
+            site.federation.abort.trigger(True)
+            return None
+        return work()
+
+    cut = Federation(tmp_path / "cut", data_root, settings(4, 2), TWO, fault=stop).run()
+    assert Checkpoints(cut.run_folder / "checkpoints").load()["round"] == 3
+    resumed = Federation(
+        tmp_path / "cut", data_root, settings(4, 2), TWO, resume_from=str(cut.run_folder / "checkpoints")
+    ).run()
+    assert resumed.panic is None
+    assert (
+        largest_difference(last_weights(whole.run_folder)["selector"], last_weights(resumed.run_folder)["selector"])
+        == 0
+    )
+
+
+def test_ensemble(tmp_path, data_root):
+    settings = small_settings(method="fedsm-ensemble", rounds=2)
+    federation, results = run(tmp_path, data_root, settings)
+    weights = last_weights(federation.run_folder)
+
+    one_round = small_settings(method="fedsm-ensemble", rounds=1)
+    parts = {s: load_site(data_root / s, s, settings)["train"] for s in TWO}
+    total = sum(map(len, parts.values()))
+    after = algorithm_1(data_root, one_round, TWO, lam=0.7, selector="none")
+    w_s = start(settings, 2)
+    selectors = {s: build_selector(settings.task, 2) for s in TWO}
+    adams = {s: torch.optim.Adam(selectors[s].parameters(), lr=settings.selector_lr) for s in TWO}
+    dice = DiceLoss()
+    # In round 1 all personal networks are equal, so the mixture does not depend on the selector: no step is taken.
+    for number, personal in ((2, [after[f"personal.{s}"] for s in TWO]),):
+        nets = [build_unet(settings.task).eval() for _ in TWO]
+        for net, w in zip(nets, personal, strict=True):
+            net.load_state_dict(w)
+        for s in TWO:
+            selectors[s].load_state_dict(w_s)
+            selectors[s].train()
+            torch.manual_seed(seeded_order(settings, s, number, -1))
+            for _, x, y in walk(settings, s, parts[s], number):
+                with torch.no_grad():
+                    h = torch.stack([net(x) for net in nets]).sigmoid()
+                mixture = torch.einsum("bk,kblhw->blhw", selectors[s](x).softmax(1), h)
+                adams[s].zero_grad()
+                dice(mixture, y).backward()
+                adams[s].step()
+        w_s = average([selectors[s].state_dict() for s in TWO], [len(parts[s]) / total for s in TWO])
+    assert largest_difference(weights["selector"], w_s) < TOLERANCE
+    assert results["gamma"] is None
+    assert 0 <= results["test"]["super_model"]["client_avg"] <= 1
+
+
+def test_blend_is_scored_beside_the_hard_choice(tmp_path, data_root):
+    settings = small_settings(rounds=1, blend=True)
+    _, results = run(tmp_path, data_root, settings)
+    assert set(results["test"]["blend"]) == set(results["test"]["super_model"])

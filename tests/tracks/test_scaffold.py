@@ -1,0 +1,163 @@
+"""SCAFFOLD on numbers small enough to do by hand."""
+
+import pytest
+import torch
+
+from fedsm import exchange
+from fedsm.errors import UserError
+from fedsm.tracks import client_tracks, server_tracks
+from fedsm.tracks.scaffold import ScaffoldClient
+from tests.conftest import SITES, small_settings
+from tests.plain_methods_b import batch, one, tiny
+
+CPU = torch.device("cpu")
+
+
+def payload(w: float, c: float) -> dict:
+    return one(w) | {f"control/{k}": v for k, v in one(c).items()}
+
+
+def test_two_local_steps_by_hand():
+    """SGD, lr 0.1, w = 1, c = 0.5, c_k = 0.2; twice x = 1, y = 0, so the gradient is y_k itself.
+
+    y = 1    - 0.1 (1    + 0.5 - 0.2) = 0.87
+    y = 0.87 - 0.1 (0.87 + 0.5 - 0.2) = 0.753           up: y - w = -0.247
+    c_k+ = 0.2 - 0.5 + (1 - 0.753) / (2 * 0.1) = 0.935  up: c_k+ - c_k = 0.735
+    0.935 = (1 + 0.87) / 2 is the mean of the two gradients.
+    """
+    track = tiny(ScaffoldClient, optimizer="sgd")
+    track.load_state({"control/w": torch.tensor([0.2])})
+    track.receive(payload(1.0, 0.5))
+    track.begin(2)
+    for _ in range(2):
+        track.step(*batch(1.0))
+    update = track.update()
+    assert set(update) == {"w", "control/w"}
+    assert update["w"].item() == pytest.approx(-0.247, abs=1e-6)
+    assert update["control/w"].item() == pytest.approx(0.735, abs=1e-5)
+    assert track.state()["control/w"].item() == pytest.approx(0.935, abs=1e-5)
+
+
+def test_with_adam_the_correction_comes_behind_it():
+    """Adam's first step is lr * sign(gradient): y = 1 - 0.1 (1 + 0.5 - 0.2) = 0.87, whatever the gradient's size.
+
+    c_k+ = 0.2 - 0.5 + (1 - 0.87) / 0.1 = 1: the mean step of Adam in units of lr.
+    """
+    for size in (1.0, 0.01):
+        track = tiny(ScaffoldClient, optimizer="adam")
+        track.load_state({"control/w": torch.tensor([0.2])})
+        track.receive(payload(1.0, 0.5))
+        track.begin(1)
+        track.step(*batch(size))
+        update = track.update()
+        assert update["w"].item() == pytest.approx(-0.13, abs=1e-5)
+        assert update["control/w"].item() == pytest.approx(0.8, abs=1e-4)
+
+
+def test_server_by_hand():
+    """w = 1, c = 0.5; two of three sites answer: 10 images, +1, dc = 3, and 30 images, -1, dc = 6.
+
+    w <- 1 + (10 * 1 + 30 * -1) / 40 = 0.5: by images.    c <- 0.5 + (3 + 6) / 3 = 3.5: over all three sites.
+    """
+    track = server_tracks(small_settings(method="scaffold"), SITES)["global"]
+    track.load_files({"global": one(1.0), "global.controls": one(0.5)})
+    track.merge(SITES[0], payload(1.0, 3.0), 10)
+    track.merge(SITES[1], payload(-1.0, 6.0), 30)
+    track.close()
+    assert track.weights["w"].item() == 0.5
+    assert track.controls["w"].item() == 3.5
+    assert {k: v.item() for k, v in track.payload(SITES[0]).items()} == {"w": 0.5, "control/w": 3.5}
+    assert set(track.final_payload(SITES[0])) == {"w"}
+    track.close()
+    assert (track.weights["w"].item(), track.controls["w"].item()) == (0.5, 3.5), "no answer changes nothing"
+    assert track.models() == ["global"]
+    assert set(track.files()) == {"global", "global.controls"}
+
+
+def train(track, down: dict, seed: int = 0) -> dict:
+    """Two batches of noise."""
+    generator = torch.Generator().manual_seed(seed)
+    track.receive({k: v.clone() for k, v in down.items()})
+    track.begin(4)
+    for _ in range(2):
+        images = torch.rand(2, 3, 32, 32, generator=generator)
+        track.step(images, (torch.rand(2, 2, 32, 32, generator=generator) > 0.5).float())
+    return track.update()
+
+
+def clients(count: int, **given) -> list:
+    return [client_tracks(small_settings(**given), 0, 3, CPU)["global"] for _ in range(count)]
+
+
+def test_round_1_is_fedavg_to_the_bit():
+    server = server_tracks(small_settings(method="scaffold"), SITES)["global"]
+    plain = server_tracks(small_settings(method="fedavg"), SITES)["global"]
+    (track,), (other,) = clients(1, method="scaffold"), clients(1, method="fedavg")
+    ours, theirs = train(track, server.payload(SITES[0])), train(other, plain.payload(SITES[0]))
+    assert all(torch.equal(ours[k], theirs[k]) for k in theirs)
+    server.merge(SITES[0], ours, 4)
+    plain.merge(SITES[0], theirs, 4)
+    server.close()
+    plain.close()
+    assert all(torch.equal(server.weights[k], plain.weights[k]) for k in plain.weights)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_controls_and_moments_survive_a_restart(optimizer):
+    given = {"method": "scaffold", "overrides": [f"tracks.global.optimizer={optimizer}"]}
+    server = server_tracks(small_settings(**given), SITES)["global"]
+    straight, restarted = clients(2, **given)
+    down = server.payload(SITES[0])
+    train(straight, down)
+    restarted.load_state({k: v.clone() for k, v in straight.state().items()})
+    a, b = train(straight, down, seed=1), train(restarted, down, seed=1)
+    assert all(torch.equal(a[k], b[k]) for k in a)
+    (fresh,) = clients(1, **given)
+    c = train(fresh, down, seed=1)
+    assert any(not torch.equal(a[k], c[k]) for k in a), "the state matters"
+    restarted.load_state({})
+    assert all((v == 0).all() for k, v in restarted.state().items() if k.startswith("control/"))
+
+
+def test_server_goes_on_from_its_files_and_forgets():
+    settings = small_settings(method="scaffold")
+    first, second = (server_tracks(settings, SITES)["global"] for _ in range(2))
+    (track,) = clients(1, method="scaffold")
+    update = train(track, first.payload(SITES[0]))
+    first.merge(SITES[0], update, 4)
+    first.close()
+    second.load_files(first.files())
+    assert all(torch.equal(v, first.payload("")[k]) for k, v in second.payload("").items())
+    second.release()
+    assert second.weights == second.controls == {}
+
+
+def test_wire_is_two_networks_each_way_and_integers_have_no_control():
+    overrides = ["task.unet.norm=BATCH"]
+    given = {"method": "scaffold", "overrides": overrides}
+    server = server_tracks(small_settings(**given), SITES)["global"]
+    (track,) = clients(1, **given)
+    update = train(track, server.payload(SITES[0]))
+    assert set(update) == set(server.template())
+    counters = [k for k in server.weights if k.endswith("num_batches_tracked")]
+    assert counters and all(update[k].item() == 2 for k in counters)
+    parameters = dict(track.net.named_parameters())
+    assert {k for k in update if k.startswith("control/")} == {f"control/{k}" for k in parameters}
+
+    plain = server_tracks(small_settings(method="scaffold"), SITES)["global"]
+    model = exchange.payload_bytes({"global": plain.weights})
+    assert exchange.payload_bytes({"global": plain.payload(SITES[0])}) == 2 * model
+    assert exchange.payload_bytes({"global": plain.template()}) == 2 * model
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("tracks.global.optimizer=lion", "optimizer must be one of adam, sgd, got 'lion'"),
+        ("tracks.global.mu=1", "takes no option 'mu'; known: optimizer"),
+    ],
+)
+def test_bad_options_are_refused_in_one_line(override, words):
+    with pytest.raises(UserError, match="global") as error:
+        server_tracks(small_settings(method="scaffold", overrides=[override]), SITES)
+    assert words in str(error.value) and "\n" not in str(error.value)

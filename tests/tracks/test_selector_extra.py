@@ -1,0 +1,99 @@
+"""FedSM-extra: labels, rounds of its own and what travels, by hand."""
+
+import pytest
+import torch
+from torch import nn
+
+from fedsm.errors import UserError
+from fedsm.tracks import client_tracks, playing, selector_extra, server_tracks
+from tests.conftest import SITES, small_settings
+
+
+class Constant(nn.Module):
+    """A network whose every logit is one number."""
+
+    def __init__(self):
+        super().__init__()
+        self.level = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x):
+        return self.level.expand(len(x), 2, *x.shape[2:])
+
+
+def settings(rounds=3, own=1):
+    return small_settings(method="fedsm-extra", rounds=rounds, overrides=[f"tracks.selector.rounds={own}"])
+
+
+def client():
+    return client_tracks(settings(), 0, len(SITES), torch.device("cpu"))["selector"]
+
+
+def test_label_is_the_model_with_the_lowest_loss(monkeypatch):
+    """Every model gives one probability p everywhere: 0.5 (global), then about 1, 0 and 0.9.
+
+    Truth all 1 (n pixels): Dice loss 1 - 2 n p / (n + n p) is 1/3 at p = 0.5, 0 at 1, 1 at 0, 0.05 at 0.9: model 1.
+    Truth all 0: 1 - eps / (n p + eps) is lowest at p = 0: model 2.
+    """
+    monkeypatch.setattr(selector_extra, "build_unet", lambda task: Constant())
+    track = client()
+    track._models = [{"level": torch.tensor(v)} for v in (0.0, 20.0, -20.0, 2.2)]
+    images = torch.rand(2, 3, 4, 4)
+    truth = torch.stack([torch.ones(2, 4, 4), torch.zeros(2, 4, 4)])
+    assert track._label([(images, truth)]).tolist() == [1, 2]
+
+
+def test_every_step_sees_the_labels_of_its_own_images():
+    """Cross entropy of logits 0: log(4) whatever the label; of logits that favour label 2 only where it is 2."""
+    track = client()
+    track._best["train"] = torch.tensor([0, 2, 1])
+    logits = torch.tensor([[0.0, 0.0, 30.0, 0.0]])
+    track.see(torch.tensor([1]))
+    assert track.loss(logits, None).item() == pytest.approx(0, abs=1e-6)
+    track.see(torch.tensor([2]))
+    assert track.loss(logits, None).item() == pytest.approx(30, abs=1e-4)
+
+
+def test_labels_survive_a_restart():
+    track = client()
+    track._best = {"train": torch.tensor([0, 3]), "validation": torch.tensor([1])}
+    again = client()
+    again.load_state(track.state())
+    assert again._best["train"].tolist() == [0, 3] and again._best["validation"].tolist() == [1]
+
+
+def test_lost_labels_are_an_error_that_says_so():
+    with pytest.raises(UserError, match="labels"):
+        client().prepare([])
+
+
+def test_the_last_rounds_are_the_selectors_own():
+    tracks = server_tracks(settings(rounds=5, own=2), SITES)
+    names = [playing(tracks, number) for number in range(1, 6)]
+    assert names == [["global", "personal"]] * 3 + [["selector"]] * 2
+
+
+def test_models_go_down_once_and_again_to_a_site_that_missed_a_round():
+    tracks = server_tracks(settings(), SITES)
+    track = tracks["selector"]
+    models = {"global": {"w": torch.zeros(1)}} | {f"personal.{s}": {"w": torch.ones(1)} for s in SITES}
+    update = {k: torch.zeros_like(v) for k, v in track.template().items()}
+
+    def sent(site):
+        return sorted(k for k in track.payload(site) if k.startswith("model/"))
+
+    track.open(lambda: models)
+    assert sent(SITES[0]) == [f"model/{m}/w" for m in range(4)]
+    for site in SITES[:2]:
+        track.merge(site, update, 5)
+    track.close()
+    track.open(lambda: models)
+    assert [len(sent(s)) for s in SITES] == [0, 0, 4]
+    assert not any(k.startswith("model/") for k in track.final_payload(SITES[2]))
+
+
+@pytest.mark.parametrize(
+    ("given", "word"), [(["tracks.selector.rounds=3"], "fewer"), (["tracks.selector.rounds=0"], "at least 1")]
+)
+def test_bad_options_are_refused(given, word):
+    with pytest.raises(UserError, match=word):
+        server_tracks(small_settings(method="fedsm-extra", rounds=3, overrides=given), SITES)
