@@ -29,8 +29,7 @@ lint: $(READY)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
 jobs: $(READY)
-	$(BIN)/fedsm job export --task retinal --selector gradient --out jobs
-	$(BIN)/fedsm job export --task prostate --selector gradient --out jobs
+	$(BIN)/python -m app_fedsm.jobs jobs
 
 clean:
 	rm -rf $(VENV) demo_data runs build dist .pytest_cache .ruff_cache

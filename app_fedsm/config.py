@@ -16,6 +16,24 @@ from fedsm.tracks import KINDS
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 SELECTORS = sorted(k.removeprefix("selector_") for k in KINDS if k.startswith("selector_"))
+_PERSONAL = {{"perfedavg": "per-fedavg"}.get(name, name): name for name, kind in KINDS.items() if kind.personal}
+PERSONAL = sorted(_PERSONAL)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which 1e-3 is a number, as in YAML 1.2, and a key that stands twice is an error."""
+
+    def construct_mapping(self, node, deep=False):
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for key in keys:
+            if isinstance(key, str) and keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"{key!r} stands twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
 
 
 def available(what: str) -> list[str]:
@@ -23,18 +41,37 @@ def available(what: str) -> list[str]:
     return sorted(p.name.removesuffix(".yaml") for p in (resources.files("app_fedsm") / what).iterdir())
 
 
+def task_help() -> str:
+    """What `--task` takes."""
+    return f"what is segmented: {', '.join(available('tasks'))}, or a YAML file of your own"
+
+
 def _load(what: str, name: str) -> dict:
     known = available(what)
     if name not in known:
         raise UserError(f"unknown {what[:-1]} {name!r}; known: {', '.join(known)}")
-    return _parse(resources.files("app_fedsm") / what / f"{name}.yaml", f"{what[:-1]} {name!r}")
+    return parse(resources.files("app_fedsm") / what / f"{name}.yaml", f"{what[:-1]} {name!r}")
 
 
-def _parse(file: Traversable, where: str) -> Any:
+def parse(file: Traversable, where: str) -> Any:
+    """The content of a YAML file.
+
+    Raises:
+        UserError: it is none; `where` names it.
+    """
     try:
-        return yaml.safe_load(file.read_text("utf-8"))
+        return yaml.load(file.read_text("utf-8"), _Loader)
     except (yaml.YAMLError, UnicodeDecodeError) as e:
         raise UserError(f"{where} is no YAML: {' '.join(str(e).split())}") from e
+
+
+def tracks_of(method: str) -> dict[str, dict]:
+    """The tracks of a method: name -> kind and options.
+
+    Raises:
+        UserError: unknown method.
+    """
+    return _load("methods", method)["tracks"]
 
 
 def _load_task(task: str) -> dict:
@@ -42,7 +79,7 @@ def _load_task(task: str) -> dict:
     if task in available("tasks") or not (task.endswith((".yaml", ".yml")) or "/" in task):
         return _load("tasks", task)
     try:
-        content = _parse(Path(task), f"task file {task}")
+        content = parse(Path(task), f"task file {task}")
     except OSError as e:
         raise UserError(f"task file {task}: {e.strerror}; give a YAML file or {', '.join(available('tasks'))}") from e
     try:
@@ -63,6 +100,7 @@ def build_settings(
     method: str,
     lam: float | None = None,
     selector: str | None = None,
+    personal: str | None = None,
     overrides: list[str] | None = None,
     **given: Any,
 ) -> JobSettings:
@@ -73,38 +111,61 @@ def build_settings(
         method: name of a file in `app_fedsm/methods`.
         lam: SoftPull's coefficient; default: the task's.
         selector: kind of selector; default: the method's.
+        personal: kind of the personal track; default: the method's.
         overrides: `KEY=VALUE` with dots and YAML values, e.g. `task.unet.channels=[8, 16, 32]`.
         **given: settings of `JobSettings`; None means not given.
 
     Raises:
-        UserError: unknown task, method, selector or setting.
+        UserError: unknown task, method, selector, personal kind or setting; or one that the method has no track for.
     """
     values: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
-    values |= {"method": method, "task": _load_task(task), "tracks": _load("methods", method)["tracks"]}
+    values |= {"method": method, "task": _load_task(task), "tracks": tracks_of(method)}
+    tracks = values["tracks"]
+    for track, asked in {"personal": personal, "selector": selector}.items():
+        if asked is not None and track not in tracks:
+            raise UserError(f"method {method!r} has no {track} track: it cannot be {asked!r}")
+    if personal is not None:
+        if personal not in _PERSONAL:
+            raise UserError(f"unknown personal kind {personal!r}; known: {', '.join(PERSONAL)}")
+        if tracks["personal"]["kind"] != _PERSONAL[personal]:
+            tracks["personal"] = {"kind": _PERSONAL[personal]}
     if lam is not None:
-        if "personal" not in values["tracks"]:
+        if "personal" not in tracks:
             raise UserError(f"method {method!r} has no personal track: lam means nothing to it")
-        values["tracks"]["personal"]["lam"] = lam
+        kind = tracks["personal"]["kind"]
+        if KINDS[kind].options is not None and "lam" not in KINDS[kind].options:
+            raise UserError(f"personal kind {kind!r} has no lam")
+        tracks["personal"]["lam"] = lam
     if selector is not None:
         if selector not in SELECTORS:
             raise UserError(f"unknown selector {selector!r}; known: {', '.join(SELECTORS)}")
-        values["tracks"]["selector"] = {"kind": f"selector_{selector}"}
+        tracks["selector"] = {"kind": f"selector_{selector}"}
     for item in overrides or []:
         _override(values, item)
     return JobSettings.from_dict(values)
 
 
-def _override(values: dict, item: str) -> None:
+def parse_setting(item: str) -> tuple[str, Any]:
+    """`KEY=VALUE` to the key and its YAML value.
+
+    Raises:
+        UserError: it is not of this form.
+    """
     key, equals, text = item.partition("=")
     if not equals:
         raise UserError(f"--set takes KEY=VALUE, got {item!r}")
-    *path, last = key.strip().split(".")
+    try:
+        return key.strip(), yaml.load(text, _Loader)
+    except yaml.YAMLError as e:
+        raise UserError(f"--set {key}: {text!r} is no YAML value") from e
+
+
+def _override(values: dict, item: str) -> None:
+    key, value = parse_setting(item)
+    *path, last = key.split(".")
     target = values
     for part in path:
         target = target.setdefault(part, {})
         if not isinstance(target, dict):
             raise UserError(f"--set {key}: {part!r} is no group of settings")
-    try:
-        target[last] = yaml.safe_load(text)
-    except yaml.YAMLError as e:
-        raise UserError(f"--set {key}: {text!r} is no YAML value") from e
+    target[last] = value

@@ -168,7 +168,7 @@ def _run_once(command: list[str], out: Path, rounds: int) -> str | None:
     try:
         return _watch(family, _server_folder(out / "workspace") / "progress.jsonl", rounds, log, beginning)
     finally:
-        with _undisturbed():
+        with undisturbed():
             family.stop()
             _collect(out)
 
@@ -190,7 +190,7 @@ def stop_signals() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
+def undisturbed() -> Iterator[None]:
     """A second Ctrl-C does not cut short the stopping of processes and the saving of checkpoints."""
     names = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     earlier = [signal.signal(name, signal.SIG_IGN) for name in names]
@@ -199,6 +199,12 @@ def _undisturbed() -> Iterator[None]:
     finally:
         for name, handler in zip(names, earlier, strict=True):
             signal.signal(name, handler)
+
+
+def rounds_done(out: Path) -> int:
+    """The round of a run's newest checkpoint, also while it runs; 0: there is none."""
+    folders = (out / FOLDER, _server_folder(out / "workspace") / FOLDER)
+    return max((int(p.stem.removeprefix("round_")) for f in folders for p in f.glob("round_*.json")), default=0)
 
 
 def last_checkpoint(out: Path) -> str:

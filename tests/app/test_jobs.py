@@ -8,6 +8,11 @@ import pytest
 
 import fedsm
 from app_fedsm.cli import main
+from app_fedsm.config import available, build_settings
+from app_fedsm.jobs import paper_jobs
+from app_fedsm.recipe import FedSMRecipe
+from fedsm.tracks import check_tracks, server_tracks
+from tests.conftest import small_settings
 
 JOBS = Path(__file__).parents[2] / "jobs"
 
@@ -16,23 +21,64 @@ def files_of(folder: Path) -> set[str]:
     return {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts}
 
 
-@pytest.mark.parametrize(("task", "lam"), [("retinal", 0.7), ("prostate", 0.3)])
-def test_job_folder_is_in_step_with_the_recipe(tmp_path, task, lam):
+@pytest.mark.parametrize("name", paper_jobs())
+def test_job_folder_is_in_step_with_the_recipe(tmp_path, name):
     """`make jobs` writes them again."""
-    assert main(["job", "export", "--task", task, "--selector", "gradient", "--out", str(tmp_path)]) == 0
-    fresh, kept = tmp_path / f"fedsm_{task}", JOBS / f"fedsm_{task}"
+    FedSMRecipe(paper_jobs()[name], name).export(str(tmp_path))
+    fresh, kept = tmp_path / name, JOBS / name
     assert files_of(fresh) == files_of(kept)
     assert not filecmp.cmpfiles(fresh, kept, files_of(fresh), shallow=False)[1]
+    assert not any("custom" in file for file in files_of(kept)), "the job carries no code"
 
-    assert not any("custom" in name for name in files_of(kept)), "the job carries no code"
-    server = json.loads((kept / "app/config/config_fed_server.json").read_text())
+
+def test_there_is_a_job_for_every_method_and_task():
+    expected = {f"{m.replace('-', '_')}_{t}" for m in available("methods") for t in available("tasks")}
+    assert {p.name for p in JOBS.iterdir() if p.is_dir()} == set(paper_jobs()) == expected
+    assert {"fedsm_retinal", "fedsm_prostate"} <= expected
+
+
+@pytest.mark.parametrize(("task", "lam"), [("retinal", 0.7), ("prostate", 0.3)])
+def test_the_paper_s_settings(tmp_path, task, lam):
+    server = json.loads((JOBS / f"fedsm_{task}" / "app/config/config_fed_server.json").read_text())
     settings = server["workflows"][0]["args"]["settings"]
     assert (settings["size"], settings["rounds"], settings["task"]["lam"]) == (256, 150, lam)
     assert settings["task"]["selector_net"] == {"head": "fc"}
+    assert settings["tracks"]["selector"] == {"kind": "selector_gradient"}
+    assert main(["job", "export", "--task", task, "--selector", "gradient", "--out", str(tmp_path)]) == 0
+    fresh = (tmp_path / f"fedsm_{task}" / "app/config/config_fed_server.json").read_text()
+    assert json.loads(fresh) == server, "the same as by hand"
 
 
-def test_every_job_folder_is_tested():
-    assert sorted(p.name for p in JOBS.iterdir() if p.is_dir()) == ["fedsm_prostate", "fedsm_retinal"]
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(k, k) for k in ("softpull", "finetune", "apfl", "pfedme", "ditto", "fedbn")] + [("per-fedavg", "perfedavg")],
+)
+def test_personal_replaces_the_kind_of_the_personal_track(kind, name):
+    settings = build_settings("prostate", "fedsm", personal=kind)
+    assert settings.tracks == {
+        "global": {"kind": "fedavg"}, "personal": {"kind": name}, "selector": {"kind": "selector_statistics"},
+    }  # fmt: skip
+    check_tracks(settings, [f"site-{i}" for i in range(6)])
+    track = server_tracks(small_settings(personal=kind, task="prostate"), ["a", "b", "c", "d"])["personal"]
+    assert getattr(track, "lam", 0.3) == 0.3, "softpull keeps the task's"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--personal", "magic"], "unknown personal kind 'magic'; known: apfl, ditto,"),
+        (["--personal", "selector_fedavg"], "unknown personal kind"),
+        (["--personal", "ditto", "--method", "fedavg"], "method 'fedavg' has no personal track"),
+        (["--selector", "fedavg", "--method", "fedavg"], "method 'fedavg' has no selector track"),
+        (["--personal", "ditto", "--lam", "0.5"], "personal kind 'ditto' has no lam"),
+    ],
+)
+@pytest.mark.parametrize("command", [["job", "export"], ["run", "--data", "x"]])
+def test_a_personal_kind_that_does_not_fit_is_one_line(tmp_path, capsys, command, options, words):
+    assert main([*command, "--task", "retinal", "--out", str(tmp_path / "out"), *options]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("fedsm: error: ") and err.count("\n") == 1 and words in err
+    assert not (tmp_path / "out").exists()
 
 
 def test_byoc_carries_every_file_of_the_package(tmp_path):

@@ -1,0 +1,317 @@
+"""`fedsm experiment`: a grid of runs, one after another or a few at once, and their table.
+
+Every run has a process and a folder of its own. Called again, it repeats nothing that is finished and goes on with
+what was interrupted; the table is written anew after every run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import json
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from app_fedsm.config import available
+from app_fedsm.grid import Experiment, Row, Run, load_experiment
+from app_fedsm.grid_run import LOG, SPEC, UNSEEN, spec_of, state_of
+from app_fedsm.grid_tables import as_csv, choose, report, table_lines
+from fedsm.errors import UserError
+
+_EXAMPLE = """example:
+  fedsm experiment main --task nuclei --data ROOT --rounds 60 --size 96 --batch-size 4 --seeds 0 --out runs/main
+  fedsm experiment my_grid.yaml --data ROOT --dry-run
+"""
+
+
+class Grid:
+    """An experiment on a folder of sites: what is to be run, what has been, and the tables."""
+
+    def __init__(self, experiment: Experiment, data: Path, sites: list[str]):
+        self.experiment = experiment
+        self.data = data
+        self.sites = sites
+        self.out = experiment.out
+        self.cache = self.out / "cache"
+        self.rows: list[Row] = []  # those that fit the sites
+        self.notes: list[str] = []
+        self.outcomes: dict[tuple, list[dict]] = {}
+        self.failed: dict[Path, str] = {}
+
+    def spec(self, run: Run) -> dict:
+        """What the run's process is told."""
+        return spec_of(run, self.data, self.sites, self.experiment.threads, self.cache)
+
+    def check(self) -> None:
+        """Sees that every run of every row could start; leaves out rows that do not fit, where that was asked for.
+
+        Raises:
+            UserError: the first that cannot.
+        """
+        from fedsm.nets import try_networks
+        from fedsm.tracks import check_tracks
+
+        tried = []
+        for row in self.experiment.rows:
+            runs = [r for c in row.choices for r in self.experiment.runs(row, c, self.experiment.seeds[0], self.sites)]
+            try:
+                for run in runs:
+                    taking_part = self.spec(run)["sites"]
+                    check_tracks(run.settings, taking_part)
+                    if (shape := (run.settings.task, run.settings.size, run.settings.tracks)) not in tried:
+                        try_networks(run.settings, len(taking_part))
+                        tried.append(shape)
+            except UserError as e:
+                if not self.experiment.skip_unfit:
+                    raise UserError(f"row {row.name!r}: {e}") from e
+                self.notes.append(f"{row.name}: left out: {e}")
+                continue
+            self.rows.append(row)
+        if not self.rows:
+            raise UserError(f"no row fits these sites; {self.notes[0]}")
+        for run in [*self.first(), *(r for row in self.rows for c in row.choices for r in self.later(row, c))]:
+            state_of(run.folder, self.spec(run))
+
+    def first(self) -> list[Run]:
+        """The runs of the first seed, with every choice."""
+        seed = self.experiment.seeds[0]
+        return _unique(
+            r for row in self.rows for c in row.choices for r in self.experiment.runs(row, c, seed, self.sites)
+        )
+
+    def rest(self) -> list[Run]:
+        """The runs of the other seeds, with what was chosen for each row; none for a row whose first all failed."""
+        chosen = {row.name: choose(row, self.experiment, self.outcomes)[0] for row in self.rows}
+        finished = {key[:2] for key in self.outcomes}
+        rows = [row for row in self.rows if (row.source, chosen[row.name]) in finished]
+        return _unique(r for row in rows for r in self.later(row, chosen[row.name]))
+
+    def later(self, row: Row, choice: Any) -> list[Run]:
+        """The runs of a row's other seeds with one choice."""
+        return [r for s in self.experiment.seeds[1:] for r in self.experiment.runs(row, choice, s, self.sites)]
+
+    def expected(self) -> int:
+        """How many runs there will be, if rows that share runs choose alike."""
+        rest = (r for row in self.rows for r in self.later(row, row.choices[0]))
+        return len(self.first()) + len(_unique(rest))
+
+    def collect(self, runs: list[Run]) -> list[Run]:
+        """Reads the results of those that are finished; returns the others."""
+        waiting = [run for run in runs if state_of(run.folder, self.spec(run)) != "done"]
+        by_key: dict[tuple, list[Run]] = {}
+        for run in runs:
+            by_key.setdefault(run.key, []).append(run)
+        for key, group in by_key.items():
+            if not any(run in waiting for run in group):
+                self.outcomes[key] = [_results(run.folder) for run in group]
+        return waiting
+
+    def write_tables(self) -> str:
+        """Writes table.csv and table.md (and selection.csv); returns the text of table.md."""
+        notes = self.notes + [f"{folder.relative_to(self.out)} failed: {why}" for folder, why in self.failed.items()]
+        text = report(self.experiment, self.outcomes, self.sites, notes)
+        files = {"table.md": text, "table.csv": as_csv(table_lines(self.experiment, self.outcomes, self.sites))}
+        if self.experiment.leave_one_out:
+            lines = table_lines(self.experiment, self.outcomes, self.sites, selection=True)
+            files["selection.csv"] = as_csv(lines)
+        for name, content in files.items():
+            partial = self.out / f"{name}.partial"
+            partial.write_text(content, encoding="utf-8")
+            partial.replace(self.out / name)
+        return text
+
+
+def _unique(runs) -> list[Run]:
+    """Each folder once: rows may share runs."""
+    return list({run.folder: run for run in runs}.values())
+
+
+def _results(folder: Path) -> dict:
+    results = json.loads((folder / "results.json").read_text())
+    if (folder / UNSEEN).is_file():
+        results["unseen"] = json.loads((folder / UNSEEN).read_text())
+    return results
+
+
+def run_grid(grid: Grid, start=None) -> int:
+    """Runs all that is not finished yet; returns the exit code.
+
+    Args:
+        grid: the grid, checked.
+        start: starts a run's process; for tests.
+    """
+    from tqdm import tqdm
+
+    start = start or start_process
+    with tqdm(total=grid.expected(), unit="run", desc=grid.experiment.name) as bar:
+        for phase in (grid.first, grid.rest):
+            runs = phase()
+            waiting = grid.collect(runs)
+            if phase == grid.rest:
+                bar.total = len(grid.first()) + len(runs)
+            bar.update(len(runs) - len(waiting))
+            grid.write_tables()
+            with contextlib.closing(_work_off(grid, waiting, start, bar)) as ended:
+                for run, why in ended:
+                    if why:
+                        grid.failed[run.folder] = why
+                        tqdm.write(f"{run.folder} failed: {why}; see {run.folder / LOG}", file=sys.stderr)
+                    grid.collect(runs)
+                    grid.write_tables()
+                    bar.update()
+    return int(bool(grid.failed))
+
+
+def _work_off(grid: Grid, runs: list[Run], start, bar) -> Iterator[tuple[Run, str | None]]:
+    """Runs some at once, and tells of each that ended why it failed, or None. Stops them all when it is stopped."""
+    from app_fedsm.simulate import rounds_done, undisturbed
+
+    queue, active, shown = deque(runs), {}, ""
+    try:
+        while queue or active:
+            while queue and len(active) < grid.experiment.parallel:
+                run = queue.popleft()
+                active[run] = start(run, grid.spec(run))
+            for run in [r for r, process in active.items() if process.poll() is not None]:
+                code = active.pop(run).returncode
+                yield run, None if code == 0 else _last_line(run.folder / LOG, code)
+            progress = ", ".join(f"{_name(r, grid)} {rounds_done(r.folder)}/{r.settings.rounds}" for r in active)
+            if progress != shown:
+                bar.set_postfix_str(progress)
+                shown = progress
+            time.sleep(0.2)
+    finally:
+        with undisturbed():
+            for process in active.values():
+                process.terminate()
+            for process in active.values():
+                process.wait()
+
+
+def _name(run: Run, grid: Grid) -> str:
+    return str(run.folder.relative_to(grid.out / "runs"))
+
+
+def start_process(run: Run, spec: dict) -> subprocess.Popen:
+    """Starts a run in a session of its own: Ctrl-C comes to us, and we stop it."""
+    from fedsm.server.checkpoint import write_json
+
+    run.folder.mkdir(parents=True, exist_ok=True)
+    write_json(run.folder / SPEC, spec)
+    with (run.folder / LOG).open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "app_fedsm.grid_run", str(run.folder)],
+            stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+
+
+def _last_line(log: Path, code: int) -> str:
+    lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
+    return next((line.strip() for line in reversed(lines) if line.strip()), f"exit code {code}")
+
+
+@contextlib.contextmanager
+def _only_one(out: Path) -> Iterator[None]:
+    """Two calls on one folder would start every run twice."""
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as e:
+            raise UserError(
+                f"another `fedsm experiment` is at work in {out}; wait for it, or choose another --out"
+            ) from e
+        yield
+
+
+def _given(args: argparse.Namespace) -> tuple[dict, dict]:
+    """What the command line says over the file: options of jobs, and keys of the file."""
+    from app_fedsm.config import parse_setting
+
+    options = {name: getattr(args, name) for name in args.job_options if getattr(args, name) is not None}
+    options |= dict(parse_setting(item) for item in options.pop("overrides", []))
+    given = {name: getattr(args, name) for name in ("seeds", "parallel", "threads")}
+    given |= {name: str(getattr(args, name)) for name in ("data", "out") if getattr(args, name)}
+    if args.lr:
+        options["lr"] = args.lr if args.lr[1:] else args.lr[0]
+        given["choose"] = "lr" if args.lr[1:] else None
+    return options, given
+
+
+def command(args: argparse.Namespace) -> int:
+    """The command; returns the exit code."""
+    from app_fedsm import simulate
+    from fedsm.data.site_folder import list_sites
+
+    experiment = load_experiment(args.file, *_given(args), rows=args.row or [])
+    if experiment.data is None:
+        raise UserError("--data is missing: a folder with one sub-folder a site; see `fedsm experiment --help`")
+    grid = Grid(experiment, experiment.data, list_sites(experiment.data))
+    grid.check()
+    if args.dry_run:
+        print(_plan(grid))
+        return 0
+    if grid.collect(grid.first()) + grid.collect(grid.rest()):
+        _check_files(grid)
+    with _only_one(experiment.out), simulate.stop_signals():
+        try:
+            code = run_grid(grid)
+        except KeyboardInterrupt:
+            print(f"\nstopped; the same command goes on. So far: {experiment.out / 'table.md'}", file=sys.stderr)
+            return 130
+        print(grid.write_tables())
+        print(f"table: {experiment.out / 'table.md'}, {experiment.out / 'table.csv'}")
+    return code
+
+
+def _check_files(grid: Grid) -> None:
+    """Reads every file once for each task, as `fedsm run` does before it starts anything."""
+    from app_fedsm.simulate import check_data
+    from fedsm.data.findings import warnings_of
+
+    checked = []
+    for row in grid.rows:
+        settings = grid.experiment.runs(row, row.choices[0], grid.experiment.seeds[0], grid.sites)[0].settings
+        if settings.task not in checked:
+            for line in warnings_of(check_data(grid.data, settings, row.options["task"])):
+                print(line, file=sys.stderr)
+            checked.append(settings.task)
+
+
+def _plan(grid: Grid) -> str:
+    """What a call would do."""
+    lines = [f"{state_of(run.folder, grid.spec(run)):6}  {run.folder}" for run in grid.first()]
+    if grid.experiment.choose and grid.experiment.seeds[1:]:
+        rest = ", ".join(map(str, grid.experiment.seeds[1:]))
+        lines.append(f"then the seeds {rest} with the {grid.experiment.choose} that is best for each row")
+    else:
+        others = _unique(r for row in grid.rows for c in row.choices for r in grid.later(row, c))
+        lines += [f"{state_of(run.folder, grid.spec(run)):6}  {run.folder}" for run in others]
+    return "\n".join([*lines, *grid.notes])
+
+
+def add_parser(commands, add_job_options) -> None:
+    """Adds the command to `fedsm`'s."""
+    parser = commands.add_parser(
+        "experiment", help="a grid of runs and its table", formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=_EXAMPLE, description="Runs a grid of methods, seeds and settings, and writes table.md and table.csv."
+        " Options of jobs win over the file's `base`. The same command goes on after Ctrl-C.",
+    )  # fmt: skip
+    add = parser.add_argument
+    add("file", metavar="FILE", help=f"a YAML file, or one of {', '.join(available('experiments'))}")
+    add("--data", type=Path, metavar="ROOT", help="folder with one sub-folder a site")
+    add("--out", type=Path, metavar="DIR", help="the experiment's folder (default: runs/<name>)")
+    add("--dry-run", action="store_true", help="say what would be run, and run nothing")
+    add("--seeds", type=int, nargs="+", metavar="S", help="each row is run with every seed")
+    add("--lr", type=float, nargs="+", metavar="LR", help="of several, the best on validation images is taken")
+    add("--row", nargs=2, action="append", metavar=("NAME", "KEY=VALUE"), help="an option of one row of the file")
+    add("--parallel", type=int, metavar="N", help="runs at the same time (default: 1)")
+    add("--threads", type=int, metavar="T", help="sites of a run that run at the same time (default: all)")
+    add_job_options(parser, without=("method", "seed", "lr"))
+    parser.set_defaults(do=command)

@@ -1,0 +1,41 @@
+"""The job folders of `jobs/`: every method and task at the paper's settings. `python -m app_fedsm.jobs DIR`."""
+
+from __future__ import annotations
+
+import sys
+
+from tqdm import tqdm
+
+from app_fedsm.config import available, build_settings, tracks_of
+from fedsm.settings import JobSettings
+
+PAPER_SELECTOR = "gradient"  # the paper trains a VGG-11; ours without training came later
+
+
+def job_name(settings: JobSettings) -> str:
+    """The name of a job's folder where nothing else was asked for."""
+    return f"{settings.method.replace('-', '_')}_{settings.task.name}"
+
+
+def paper_jobs() -> dict[str, JobSettings]:
+    """Name of the job -> its settings, for every method and task there is."""
+    jobs = {}
+    for method in available("methods"):
+        untrained = tracks_of(method).get("selector", {}).get("kind") == "selector_statistics"
+        for task in available("tasks"):
+            settings = build_settings(task, method, selector=PAPER_SELECTOR if untrained else None)
+            jobs[job_name(settings)] = settings
+    return jobs
+
+
+def main(argv: list[str]) -> int:
+    """Writes them all."""
+    from app_fedsm.recipe import FedSMRecipe
+
+    for name, settings in tqdm(paper_jobs().items(), unit="job", disable=None):
+        FedSMRecipe(settings, name).export(argv[0])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
