@@ -9,6 +9,7 @@ epoch over all images takes the place of a round, and the model is the one of th
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ import torch
 from tqdm import tqdm
 
 from app_fedsm.cli import add_job_options, settings_of
+from app_fedsm.grid import CENTRALIZED
 from fedsm.client.site_settings import CACHE_BUDGET
 from fedsm.data.augment import augment_batch
 from fedsm.data.cache import SiteCache
@@ -28,6 +30,7 @@ from fedsm.evaluation.tables import dice_table
 from fedsm.server.checkpoint import write_json
 from fedsm.server.results import summarize
 from fedsm.settings import JobSettings
+from fedsm.super_model.artefact import save_super_model, versions
 from fedsm.super_model.inference import GLOBAL
 from fedsm.tracks.base import Batch
 from fedsm.tracks.fedavg import initial_weights
@@ -85,6 +88,45 @@ def train(settings: JobSettings, sites: dict[str, dict[str, Part]], device: torc
     return best, scores
 
 
+def run_centralized(settings: JobSettings, root: Path, names: list[str], out: Path, cache: Path | None) -> dict:
+    """Trains and tests; writes results.json and super_model/ as a federated run does.
+
+    Args:
+        settings: the job's settings.
+        root: the data root.
+        names: the sites.
+        out: where to write.
+        cache: where decoded images are kept; None: in memory.
+
+    Returns:
+        the content of results.json.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    caches = {s: SiteCache(cache / s, CACHE_BUDGET, os.cpu_count() or 1) if cache else None for s in names}
+    sites = {s: load_site(root / s, s, settings, cache=caches[s]) for s in names}
+    best, scores = train(settings, sites, device)
+
+    def evaluate(part: Part) -> dict:
+        return evaluate_candidates(
+            settings, names, {GLOBAL: best}, lambda: part.batches(settings.batch_size, device), device
+        )
+
+    evaluations = {s: {part: evaluate(sites[s][part]) for part in ("validation", "test")} for s in names}
+    common = {
+        "task": settings.task.name, "method": CENTRALIZED, "selector": "none", "lam": None, "gamma": None,
+        "rounds": settings.rounds, "seed": settings.seed, "sites": names,
+    }  # fmt: skip
+    out.mkdir(parents=True, exist_ok=True)
+    manifest = common | {"labels": list(settings.task.labels), "versions": versions()}
+    save_super_model(out / "super_model", settings, manifest, {GLOBAL: best}, {})
+    validation = {"history": scores, "best": {GLOBAL: {"round": scores.index(max(scores)) + 1, "score": max(scores)}}}
+    images = {s: {part: len(data) for part, data in sites[s].items()} for s in names}
+    results = common | {"images": images, "settings": settings.to_dict(), "validation": validation}
+    results |= summarize(evaluations, settings, names)
+    write_json(out / "results.json", results)
+    return results
+
+
 def main(argv: list[str] | None = None) -> int:
     """Entry point; returns the exit code."""
     parser = argparse.ArgumentParser(
@@ -99,27 +141,10 @@ def main(argv: list[str] | None = None) -> int:
         if (args.out / "results.json").exists():
             raise UserError(f"{args.out} holds results already; choose another folder")
         settings = settings_of(args)
-        names = list_sites(args.data)
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        caches = {s: SiteCache(args.cache / s, CACHE_BUDGET) if args.cache else None for s in names}
-        sites = {s: load_site(args.data / s, s, settings, cache=caches[s]) for s in names}
+        results = run_centralized(settings, args.data, list_sites(args.data), args.out, args.cache)
     except UserError as e:
         print(f"fedsm: error: {e}", file=sys.stderr)
         return 2
-    best, scores = train(settings, sites, device)
-
-    def evaluate(site: str, part: str) -> dict:
-        return evaluate_candidates(
-            settings, names, {GLOBAL: best}, lambda: sites[site][part].batches(settings.batch_size, device), device
-        )
-
-    evaluations = {s: {part: evaluate(s, part) for part in ("validation", "test")} for s in names}
-    results = {
-        "task": settings.task.name, "method": "centralized", "selector": "none", "lam": None, "rounds": settings.rounds,
-        "seed": settings.seed, "sites": names, "settings": settings.to_dict(), "validation": {"history": scores},
-    } | summarize(evaluations, settings, names)  # fmt: skip
-    args.out.mkdir(parents=True, exist_ok=True)
-    write_json(args.out / "results.json", results)
     print(dice_table(results))
     return 0
 

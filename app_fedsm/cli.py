@@ -33,6 +33,11 @@ def add_job_options(parser: argparse.ArgumentParser, without: tuple[str, ...] = 
         "lam": {"type": float, "metavar": "L", "help": "SoftPull's own share, in [1/K, 1] (default: the task's)"},
         "selector": {"metavar": "KIND", "help": f"{', '.join(SELECTORS)} (default: the method's)"},
         "personal": {"metavar": "KIND", "help": f"{', '.join(PERSONAL)} (default: the method's)"},
+        "blend": {
+            "action": "store_true",
+            "default": None,
+            "help": "also score soft selection: the two most probable models share an image",
+        },
         "seed": {"type": int, "metavar": "S", "help": "fixes weights, splits and order of batches (default: 0)"},
         "min_sites": {"type": int, "metavar": "N", "help": "good answers that a round needs (default: 2)"},
         "round_timeout": {"type": int, "metavar": "S", "help": "seconds until a round is closed (default: 3600)"},

@@ -73,7 +73,7 @@ def complete(folder: Path, spec: dict) -> None:
     data, cache = Path(spec["data"]), Path(spec["cache"])
     if not (folder / "results.json").is_file():
         root = _link_sites(folder / _LINKS, data, spec["sites"]) if spec["unseen"] else data
-        train = {CENTRALIZED: run_centralized}.get(settings.method, _run_federated)
+        train = {CENTRALIZED: _run_centralized}.get(settings.method, _run_federated)
         train(settings, root, spec["sites"], folder, spec["threads"], cache)
     if spec["unseen"] and not (folder / UNSEEN).is_file():
         write_json(folder / UNSEEN, test_on(folder, settings, data, spec["unseen"], cache))
@@ -98,39 +98,12 @@ def _run_federated(
     simulate.simulate(settings, root, sites, out, threads, resume, cache)
 
 
-def run_centralized(
+def _run_centralized(
     settings: JobSettings, root: Path, sites: list[str], out: Path, threads: int, cache: Path
 ) -> None:  # fmt: skip
-    """Trains on all sites' images in one place; writes results.json and super_model/ as a federated run does."""
-    import torch
+    from app_fedsm.centralized import run_centralized
 
-    from app_fedsm.centralized import train
-    from fedsm.data.dataset import load_site
-    from fedsm.evaluation.candidates import evaluate_candidates
-    from fedsm.server.results import summarize
-    from fedsm.super_model.artefact import save_super_model, versions
-    from fedsm.super_model.inference import GLOBAL
-
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    parts = {site: load_site(root / site, site, settings, cache=_site_cache(cache, site)) for site in sites}
-    best, scores = train(settings, parts, device)
-
-    def evaluate(part) -> dict:
-        return evaluate_candidates(
-            settings, sites, {GLOBAL: best}, lambda: part.batches(settings.batch_size, device), device
-        )
-
-    evaluations = {s: {name: evaluate(parts[s][name]) for name in ("validation", "test")} for s in sites}
-    common = {
-        "task": settings.task.name, "method": settings.method, "selector": "none", "lam": None, "gamma": None,
-        "rounds": settings.rounds, "seed": settings.seed, "sites": sites,
-    }  # fmt: skip
-    manifest = common | {"labels": list(settings.task.labels), "versions": versions()}
-    save_super_model(out / "super_model", settings, manifest, {GLOBAL: best}, {})
-    validation = {"history": scores, "best": {GLOBAL: {"round": scores.index(max(scores)) + 1, "score": max(scores)}}}
-    images = {site: {name: len(part) for name, part in parts[site].items()} for site in sites}
-    results = common | {"images": images, "settings": settings.to_dict(), "validation": validation}
-    write_json(out / "results.json", results | summarize(evaluations, settings, sites))
+    run_centralized(settings, root, sites, out, cache)
 
 
 def test_on(folder: Path, settings: JobSettings, data: Path, site: str, cache: Path) -> dict:

@@ -1,0 +1,52 @@
+"""The centralized loop: one network on all images, judged as a federated run is."""
+
+import json
+
+import torch
+
+from app_fedsm.centralized import Pool, main, train
+from fedsm.data.dataset import Part, load_site
+from tests.conftest import SITES, small_settings
+
+TINY = [
+    "--task", "retinal", "--rounds", "2", "--size", "32", "--batch-size", "4",
+    "--set", "task.unet.channels=[4,8,16]", "--set", "task.unet.residual_units=1",
+]  # fmt: skip
+
+
+def test_pool_walks_every_image_of_every_site_once():
+    """Sites with images 0 1 2 and 10 11: all five, in batches of two, whatever the order."""
+    parts = [Part(v.view(-1, 1, 1, 1), v.view(-1, 1, 1, 1)) for v in (torch.arange(3.0), torch.arange(10.0, 12))]
+    pool = Pool(parts)
+    plain = torch.cat([x for x, _ in pool.batches(2, torch.device("cpu"))]).flatten().tolist()
+    mixed = [x.flatten().tolist() for x, _ in pool.batches(2, torch.device("cpu"), seed=1)]
+    assert plain == [0, 1, 2, 10, 11]
+    assert [len(b) for b in mixed] == [2, 2, 1] and sorted(sum(mixed, [])) == plain != sum(mixed, [])
+
+
+def test_same_seed_same_weights(data_root):
+    settings = small_settings(rounds=1)
+    sites = {s: load_site(data_root / s, s, settings) for s in SITES}
+    first, second = (train(settings, sites, torch.device("cpu"))[0] for _ in range(2))
+    assert all(torch.equal(first[k], second[k]) for k in first)
+
+
+def test_results_are_those_of_a_run(data_root, tmp_path, capsys):
+    assert main([*TINY, "--data", str(data_root), "--out", str(tmp_path / "out")]) == 0
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert results["method"] == "centralized" and set(results["test"]["global"]["per_site"]) == set(SITES)
+    assert len(results["validation"]["history"]) == 2
+    assert (tmp_path / "out" / "super_model" / "manifest.json").is_file()
+    assert "client avg" in capsys.readouterr().out
+
+
+def test_results_are_not_overwritten(data_root, tmp_path, capsys):
+    (tmp_path / "results.json").write_text("{}")
+    assert main([*TINY, "--data", str(data_root), "--out", str(tmp_path)]) == 2
+    assert "holds results already" in capsys.readouterr().err
+    assert (tmp_path / "results.json").read_text() == "{}"
+
+
+def test_missing_data_is_one_line(tmp_path, capsys):
+    assert main([*TINY, "--data", str(tmp_path / "none"), "--out", str(tmp_path / "out")]) == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
