@@ -8,13 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
-from nvflare.apis.analytix import AnalyticsDataType
 from nvflare.apis.client import Client
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
-from nvflare.app_common.widgets.streaming import create_analytic_dxo, send_analytic_dxo
 from nvflare.fuel.utils.memory_utils import cleanup_memory
 
 from fedsm import exchange
@@ -22,14 +20,14 @@ from fedsm.data.site_folder import natural_key
 from fedsm.errors import UserError
 from fedsm.nets import build_unet
 from fedsm.server.aggregator import SoftPullAggregator
-from fedsm.server.checkpoint import FOLDER, Checkpoints, write_json
+from fedsm.server.checkpoint import FOLDER, Checkpoints
+from fedsm.server.curves import send_losses, send_validation
 from fedsm.server.dispatch import dispatch
 from fedsm.server.memory import peak_bytes, received_to_disk, return_freed_memory
+from fedsm.server.outcome import best_models, write_results, write_super_model
 from fedsm.server.record import Progress, RunRecord
 from fedsm.server.results import evaluation_problem, summarize
 from fedsm.settings import JobSettings
-from fedsm.super_model.artefact import save_super_model, versions
-from fedsm.super_model.inference import GLOBAL
 from fedsm.tracks import playing, server_tracks
 from fedsm.tracks.base import Tensors
 
@@ -108,7 +106,6 @@ class FedSMController(Controller):
         self._aggregator.bind(self._tracks, self._sites)
         self._checkpoints = Checkpoints(self._folder / FOLDER, self._job.keep_checkpoints)
         self._round = 0
-        self._delivered: dict[str, int] = {}  # site -> bytes of the networks that it handed over
         self._record = RunRecord(uuid.uuid4().hex[:12], self._sites)
         if self.resume_from:
             self._resume(fl_ctx)
@@ -240,21 +237,9 @@ class FedSMController(Controller):
             answered=row["answered"],
             missing=row["missing"],
         )
-        for track, by_site in row["loss"].items():
-            self._curve(f"{track}/loss", by_site, number, fl_ctx)
+        send_losses(self, row, fl_ctx)
         if number > 1:
-            self._validation_curves(number - 1, fl_ctx)
-
-    def _validation_curves(self, number: int, fl_ctx: FLContext) -> None:
-        row = self._record.history[number - 1]
-        for track, by_site in row.get("validation", {}).items():
-            self._curve(f"{track}/validation", by_site | {"all": row["score"][track]}, number, fl_ctx)
-
-    def _curve(self, tag: str, by_site: dict[str, float], step: int, fl_ctx: FLContext) -> None:
-        """Sends scalars to whatever analytics receiver the job has (TensorBoard by default)."""
-        for site, value in by_site.items():
-            dxo = create_analytic_dxo(f"{tag}/{site}", value, AnalyticsDataType.SCALAR, global_step=step)
-            send_analytic_dxo(self, dxo, fl_ctx)
+            send_validation(self, self._record.history[number - 2], fl_ctx)
 
     def _settle(self, last: int, names: list[str], fl_ctx: FLContext, abort_signal: Signal) -> None:
         """Ends the training of these tracks after round `last`: their last models are validated, kept ones fetched."""
@@ -266,14 +251,13 @@ class FedSMController(Controller):
         if abort_signal.triggered:
             return
         self._need_quorum("validation of the last models", answered, missing)
-        for site, sent in self._aggregator.up_bytes.items():
-            self._delivered[site] = self._delivered.get(site, 0) + sent
+        self._record.add_delivery(self._aggregator.up_bytes)
         reports = {site: meta.get("reports", {}) for site, meta in answered.items()}
         self._record.add_validation(last, self._tracks, reports)
         for name in names:
             self._tracks[name].close_validation({site: r[name] for site, r in reports.items() if name in r})
         self._checkpoint()
-        self._validation_curves(last, fl_ctx)
+        send_validation(self, self._record.history[last - 1], fl_ctx)
 
     def _registered(self) -> list[str]:
         return sorted(self._aggregator.registered, key=natural_key)
@@ -305,55 +289,25 @@ class FedSMController(Controller):
             else:
                 evaluations[site] = meta["evaluation"]
         self._need_quorum("evaluation of the candidates", evaluations, missing)
-        once = {"delivery_up_bytes": self._delivered, "evaluation_down_bytes": down}
-        self._write(candidates, summarize(evaluations, self._job, self._sites), missing, once, fl_ctx)
+        self._write(candidates, summarize(evaluations, self._job, self._sites), missing, down)
+        self.log_info(fl_ctx, f"fedsm finished: results and super model are in {self._folder}")
 
     def _candidates(self) -> dict[str, Tensors]:
-        """The models that make the super model: each from its best validation round."""
-        candidates = {}
-        for name, track in self._tracks.items():
-            files = track.files()
-            for model in track.models():
-                best = self._record.best.get(model)
-                candidates[model] = self._checkpoints.load_weights(best["file"]) if best else files[model]
-            for model in set(track.wanted()) - set(candidates):
-                if GLOBAL in candidates:  # its site was gone when models were handed over
-                    candidates[model] = candidates[GLOBAL]
-            if not track.models() and track.final_payload(self._sites[0]):
-                candidates[name] = track.final_payload(self._sites[0])
-        return candidates
+        return best_models(self._tracks, self._record, self._checkpoints)
 
     def _write(
-        self, candidates: dict[str, Tensors], summary: dict, missing: dict[str, str],
-        once: dict[str, dict[str, int]], fl_ctx: FLContext,
-    ) -> None:  # fmt: skip
-        job, record = self._job, self._record
-        common = {
-            "task": job.task.name,
-            "method": job.method,
-            "selector": job.tracks.get("selector", {}).get("kind", "none").removeprefix("selector_"),
-            "lam": getattr(self._tracks.get("personal"), "lam", None),
-            "gamma": summary["gamma"],
-            "rounds": job.rounds,
-            "seed": job.seed,
-            "sites": self._sites,
-        }
-        notes = {model: {"round": b["round"], "validation_score": b["score"]} for model, b in record.best.items()}
-        manifest = common | {"labels": list(job.task.labels), "run_id": record.run_id, "versions": versions()}
-        save_super_model(self._folder / "super_model", job, manifest, candidates, notes)
-        seconds = [row["seconds"] for row in record.history]
-        results = common | {
-            "run_id": record.run_id,
+        self, candidates: dict[str, Tensors], summary: dict, missing: dict[str, str], down: dict[str, int]
+    ) -> None:
+        write_super_model(self._folder, self._job, self._record, self._tracks, candidates, summary)
+        measured = {
             "images": self._aggregator.registered,
-            "settings": job.to_dict(),
-            "test": summary["test"],
-            "gamma_sweep": summary["gamma_sweep"],
-            "validation": {"history": record.history, "best": record.best},
-            "wire": record.wire | once,
-            "seconds": {"round": seconds, "total": time.time() - self._started},
+            "wire": self._record.wire | {"evaluation_down_bytes": down},
+            "seconds": {
+                "round": [row["seconds"] for row in self._record.history],
+                "total": time.time() - self._started,
+            },
             "peak_rss_mb": {"server": round(peak_bytes() / _MB, 1), "server_start": round(self._start_rss / _MB, 1)},
             "missing_in_evaluation": missing,
         }
-        write_json(self._folder / "results.json", results)
+        write_results(self._folder, self._job, self._record, self._tracks, summary, measured)
         self._progress.tell("finished", results="results.json")
-        self.log_info(fl_ctx, f"fedsm finished: results and super model are in {self._folder}")

@@ -20,14 +20,15 @@ class RunRecord:
         sites: the sites in index order.
         history: a row a round: who answered, losses, seconds, and the validation of the models it made.
         best: model name -> the round it was best in, its score and its weight file.
-        wire: `down_bytes` and `up_bytes`, site -> bytes of each round (0: took no part).
+        wire: `down_bytes` and `up_bytes`, site -> bytes of each round (0: took no part); `delivery_up_bytes`, site ->
+            bytes of the networks that it handed over after training.
     """
 
     run_id: str
     sites: list[str]
     history: list[dict] = field(default_factory=list)
     best: dict[str, dict] = field(default_factory=dict)
-    wire: dict[str, dict[str, list[int]]] = field(default_factory=lambda: {"down_bytes": {}, "up_bytes": {}})
+    wire: dict[str, dict] = field(default_factory=lambda: {"down_bytes": {}, "up_bytes": {}, "delivery_up_bytes": {}})
 
     def to_dict(self) -> dict:
         """Plain values for JSON."""
@@ -86,6 +87,12 @@ class RunRecord:
         for key, sent in (("down_bytes", down), ("up_bytes", up)):
             for site in self.sites:
                 self.wire[key].setdefault(site, []).append(sent.get(site, 0))
+
+    def add_delivery(self, up: dict[str, int]) -> None:
+        """Notes what sites handed over when the training of tracks had ended."""
+        delivered = self.wire.setdefault("delivery_up_bytes", {})
+        for site, sent in up.items():
+            delivered[site] = delivered.get(site, 0) + sent
 
 
 def _pooled(judged: dict[str, tuple[float, int]]) -> float:

@@ -15,7 +15,7 @@ import torch
 from fedsm.errors import UserError
 from fedsm.nets import build_unet
 from fedsm.settings import JobSettings
-from fedsm.tracks.base import Batch, ClientTrack, ServerTrack, Tensors
+from fedsm.tracks.base import Batch, ClientTrack, SilentServer, Tensors
 from fedsm.tracks.fedavg import initial_weights
 from fedsm.tracks.segmentation import SegmentationClient
 from fedsm.tracks.state import copy, part, prefixed
@@ -73,7 +73,7 @@ class LinkedClient(KeptClient):
             raise UserError("the `global` track must be one network for all sites: a personal one learns beside it")
 
 
-class KeptServer(ServerTrack):
+class KeptServer(SilentServer):
     """Waits for the personal networks. A site that is gone after the last round leaves none: the global model stands
     in for it in the super model."""
 
@@ -81,15 +81,6 @@ class KeptServer(ServerTrack):
         super().__init__(*args)
         self._delivered: dict[str, Tensors] = {}
         self._template = initial_weights(lambda: build_unet(self.settings.task), self.settings.seed)
-
-    def payload(self, site: str) -> Tensors:
-        return {}
-
-    def template(self) -> Tensors:
-        return {}
-
-    def merge(self, site: str, update: Tensors, n_images: int) -> None:
-        """Nothing: a round brings nothing."""
 
     def close(self) -> None:
         """What was handed over before a finished run went on is old now, and will be handed over again."""

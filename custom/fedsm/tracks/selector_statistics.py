@@ -26,7 +26,7 @@ import torch
 
 from fedsm.errors import UserError
 from fedsm.settings import JobSettings
-from fedsm.tracks.base import Batch, ClientTrack, ServerTrack, Tensors, is_fraction
+from fedsm.tracks.base import Batch, ClientTrack, ServerTrack, SilentServer, Tensors, is_fraction
 from fedsm.tracks.descriptor import DESCRIPTORS, ENCODER, build_descriptor, length_of
 from fedsm.tracks.fedavg import AveragedServer
 from fedsm.tracks.gaussian import StatisticsSelector, gaussian_classes, pack, sums_template
@@ -99,7 +99,7 @@ class StatisticsClient(ClientTrack):
         return {"score": max(accuracies), "images": images, "accuracies": accuracies}
 
 
-class StatisticsServer(ServerTrack):
+class StatisticsServer(SilentServer):
     """Holds every site's sums; forms the classes when they are asked for.
 
     A site that has sent its sums keeps its class whether or not it answers later rounds. Nothing travels during
@@ -125,15 +125,6 @@ class StatisticsServer(ServerTrack):
         shared = isinstance(self._global, AveragedServer) and not isinstance(self._global, KeptServer)
         if self._late and not shared:
             raise UserError(_NEEDS_GLOBAL)
-
-    def payload(self, site: str) -> Tensors:
-        return {}
-
-    def template(self) -> Tensors:
-        return {}
-
-    def merge(self, site: str, update: Tensors, n_images: int) -> None:
-        """Nothing: the sums came once, with `register`."""
 
     def close(self) -> None:
         """What an encoder of an earlier round saw is old now, and will be handed over again."""

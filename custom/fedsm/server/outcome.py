@@ -1,0 +1,68 @@
+"""What a run leaves: the best models, the super model and results.json."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedsm.server.checkpoint import Checkpoints, write_json
+from fedsm.server.record import RunRecord
+from fedsm.settings import JobSettings
+from fedsm.super_model.artefact import save_super_model, versions
+from fedsm.super_model.inference import GLOBAL
+from fedsm.tracks.base import ServerTrack, Tensors
+
+
+def best_models(tracks: dict[str, ServerTrack], record: RunRecord, checkpoints: Checkpoints) -> dict[str, Tensors]:
+    """The models that make the super model: each from its best validation round.
+
+    The global model stands in for a personal one whose site was gone when models were handed over.
+    """
+    models: dict[str, Tensors] = {}
+    for name, track in tracks.items():
+        files = track.files()
+        for model in track.models():
+            best = record.best.get(model)
+            models[model] = checkpoints.load_weights(best["file"]) if best else files[model]
+        for model in track.wanted():
+            if model not in models and GLOBAL in models:
+                models[model] = models[GLOBAL]
+        if not track.models() and (final := track.final_payload(record.sites[0])):
+            models[name] = final
+    return models
+
+
+def _common(job: JobSettings, record: RunRecord, tracks: dict[str, ServerTrack], summary: dict) -> dict:
+    return {
+        "task": job.task.name,
+        "method": job.method,
+        "selector": job.tracks.get("selector", {}).get("kind", "none").removeprefix("selector_"),
+        "lam": getattr(tracks.get("personal"), "lam", None),
+        "gamma": summary["gamma"],
+        "rounds": job.rounds,
+        "seed": job.seed,
+        "sites": record.sites,
+        "run_id": record.run_id,
+    }
+
+
+def write_super_model(
+    folder: Path, job: JobSettings, record: RunRecord, tracks: dict[str, ServerTrack], models: dict[str, Tensors],
+    summary: dict,
+) -> None:  # fmt: skip
+    """Writes `super_model/` to the run's folder."""
+    notes = {model: {"round": b["round"], "validation_score": b["score"]} for model, b in record.best.items()}
+    manifest = _common(job, record, tracks, summary) | {"labels": list(job.task.labels), "versions": versions()}
+    save_super_model(folder / "super_model", job, manifest, models, notes)
+
+
+def write_results(
+    folder: Path, job: JobSettings, record: RunRecord, tracks: dict[str, ServerTrack], summary: dict, measured: dict
+) -> None:
+    """Writes `results.json` to the run's folder; `measured` holds what only the controller knows."""
+    results = _common(job, record, tracks, summary) | {
+        "settings": job.to_dict(),
+        "test": summary["test"],
+        "gamma_sweep": summary["gamma_sweep"],
+        "validation": {"history": record.history, "best": record.best},
+    }
+    write_json(folder / "results.json", results | measured)
