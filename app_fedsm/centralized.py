@@ -77,12 +77,13 @@ def train(settings: JobSettings, sites: dict[str, dict[str, Part]], device: torc
     best, scores = {}, []
     with tqdm(range(1, settings.rounds + 1), desc="centralized", unit="epoch", disable=None) as bar:
         for epoch in bar:
-            order = seeded_order(settings, "centralized", epoch, 0)
-            dice = torch.Generator().manual_seed(order)
-            for images, labels in pools["train"].batches(settings.batch_size, device, order):
-                client.step(*augment_batch(images, labels, settings.task.augment, dice))
+            for again in range(settings.local_epochs):
+                order = seeded_order(settings, "centralized", epoch, again)
+                dice = torch.Generator().manual_seed(order)
+                for images, labels in pools["train"].batches(settings.batch_size, device, order):
+                    client.step(*augment_batch(images, labels, settings.task.augment, dice))
             scores.append(client.validate(pools["validation"].batches(settings.batch_size, device))["score"])
-            if scores[-1] == max(scores):
+            if scores.index(max(scores)) == len(scores) - 1:
                 best = copy(client.net.state_dict())
             bar.set_postfix_str(f"Dice {scores[-1]:.3f}")
     return best, scores

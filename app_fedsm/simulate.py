@@ -41,7 +41,13 @@ _SITE_LOST = re.compile(
 )
 _LOST = "the simulator lost one of its sites"
 _RUN = "run.json"
-_PRODUCTS = ("results.json", "super_model", FOLDER, "tb_events", "progress.jsonl")
+_PRODUCTS = (
+    "super_model",
+    FOLDER,
+    "tb_events",
+    "progress.jsonl",
+    "results.json",
+)  # results last: they say all is there
 _EARLIER = "results.earlier.json"
 _OWN = (*_PRODUCTS, f"{FOLDER}.earlier", _EARLIER, _RUN, LOG, "job", "workspace", "site_state", "cache")
 
@@ -65,6 +71,8 @@ def check_data(root: Path, settings: JobSettings, task: str) -> list[SiteReport]
     check_tracks(settings, sites)
     try_networks(settings, len(sites))
     reports = check_with_bar(root, settings.task)
+    if [report.site for report in reports] != sites:
+        raise UserError(f"{root} is one site's folder or holds images beside the sites; --data is the folder above")
     if refused := refusal(reports, f"fedsm data check {shlex.quote(str(root))} --task {shlex.quote(task)}"):
         raise UserError(refused)
     return reports
@@ -92,10 +100,10 @@ def prepare_folder(out: Path, resume: bool, force: bool) -> None:
 
 
 def load_run(out: Path) -> dict:
-    """What an earlier `fedsm run` wrote about itself: `data`, `settings`, `threads`."""
+    """What an earlier `fedsm run` wrote about itself: `data`, `settings`, `threads`, `cache`."""
     try:
         run = json.loads((out / _RUN).read_text())
-        return {key: run[key] for key in ("data", "settings", "threads")}
+        return {key: run[key] for key in ("data", "settings", "threads", "cache")}
     except (OSError, ValueError, KeyError, TypeError) as e:
         raise UserError(f"{out} holds no run to resume ({_RUN} cannot be read)") from e
 
@@ -126,7 +134,7 @@ def simulate(
 
     root, out = root.resolve(), out.resolve()
     cache = (cache or out / "cache").resolve()
-    write_json(out / _RUN, {"data": str(root), "settings": settings.to_dict(), "threads": threads})
+    write_json(out / _RUN, {"data": str(root), "settings": settings.to_dict(), "threads": threads, "cache": str(cache)})
     name = f"{settings.method}_{settings.task.name}"
     workspace, log, results = out / "workspace", out / LOG, out / "results.json"
     if results.exists():

@@ -49,9 +49,16 @@ def enable_tensors() -> None:
     fobs.register(_LeanDecomposer)
 
 
-def pack(tracks: dict[str, Tensors], meta: dict, kind: str = DataKind.WEIGHTS) -> Shareable:
-    """Tracks and meta to a shareable. Tracks without tensors are left out."""
-    dxos = {name: DXO(kind, data=dict(tensors)) for name, tensors in tracks.items() if tensors}
+def pack(tracks: dict[str, Tensors], meta: dict, kind: str | dict[str, str] = DataKind.WEIGHTS) -> Shareable:
+    """Tracks and meta to a shareable. Tracks without tensors are left out.
+
+    Args:
+        tracks: track name -> tensors.
+        meta: plain values.
+        kind: FLARE's word for what the tensors are, by which a site's filters go; one for all tracks, or one for each.
+    """
+    kinds = kind if isinstance(kind, dict) else dict.fromkeys(tracks, kind)
+    dxos = {name: DXO(kinds[name], data=dict(tensors)) for name, tensors in tracks.items() if tensors}
     return DXO(DataKind.COLLECTION, data=dxos, meta=meta).to_shareable()
 
 

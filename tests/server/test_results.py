@@ -96,3 +96,29 @@ def test_impossible_values_are_refused(damage):
     assert evaluation_problem(evaluation, settings(), SITES, MODELS, COUNTS) is None
     damage(evaluation)
     assert evaluation_problem(evaluation, settings(), SITES, MODELS, COUNTS)
+
+
+def test_a_site_without_a_personal_model_has_none_in_the_table():
+    """Method `local`, and b was gone when models were handed over: its row is empty, nothing breaks."""
+    gone = evaluations()
+    for e in gone.values():
+        for p in e.values():
+            del p["dice"]["personal.b"]
+            p["gammas"], p["argmax"] = [], {}
+    assert evaluation_problem(gone["a"], settings(), SITES, ["global", "personal.a", "selector"], counts(4)) is None
+    table = summarize(gone, settings(), SITES)["test"]["personal_own"]
+    assert table["per_site"] == {"a": pytest.approx(0.8), "b": None}
+
+
+def test_a_missing_blend_and_a_foreign_label_are_refused():
+    given = settings()
+    given.blend = True
+    models = ["global", "personal.a", "personal.b", "selector"]
+    assert "malformed" in evaluation_problem(evaluations()["a"], given, SITES, models, counts(4))
+    foreign = evaluations()["a"]
+    foreign["test"]["dice"]["global"]["liver"] = 0.5
+    assert "Dice" in evaluation_problem(foreign, settings(), SITES, models, counts(4))
+
+
+def counts(n: int) -> dict:
+    return {"train": n, "validation": n, "test": n}

@@ -75,7 +75,8 @@ class FedSMExecutor(Executor):
             return exchange.pack(updates, answer | {"reports": reports, "losses": losses}, DataKind.WEIGHT_DIFF)
         if task == exchange.VALIDATE:
             delivered, reports = trainer.finish(number, payload, meta["tracks"])
-            return exchange.pack(delivered, answer | {"reports": reports})
+            kinds = {n: DataKind.STATISTICS if trainer.tracks[n].sums else DataKind.WEIGHT_DIFF for n in delivered}
+            return exchange.pack(delivered, answer | {"reports": reports}, kinds)
         if task == exchange.EVALUATE:
             return exchange.pack({}, answer | {"evaluation": trainer.evaluate(payload)})
         raise UserError(f"unknown task {task!r}: server and site run different versions of fedsm")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterator
 
 import torch
@@ -119,12 +118,13 @@ class SiteTrainer:
                     totals[name] += track.step(images, labels) * len(images)
 
         updates = {name: track.update() for name, track in tracks.items()}
-        finite = all(torch.isfinite(t).all() for u in updates.values() for t in u.values() if t.is_floating_point())
-        if not finite or not all(map(math.isfinite, totals.values())):  # a network that stays here shows in its loss
+        state = {name: track.state() for name, track in self.tracks.items()}
+        made = [t for group in (updates, state) for tensors in group.values() for t in tensors.values()]
+        if not all(torch.isfinite(t).all() for t in made if t.is_floating_point()):
             # Not saved: the next round goes on from the last good moments.
             message = f"training diverged in round {number}: NaN or infinite weights; a lower learning rate may help"
             raise UserError(f"site {self.name!r}: {message}", public=message)
-        self._local.save(number, {name: track.state() for name, track in self.tracks.items()})
+        self._local.save(number, state)
         self._state_round = number
         losses = {name: totals[name] / n_images for name, track in tracks.items() if track.trains}
         return {name: u for name, u in updates.items() if u}, reports, losses

@@ -36,10 +36,10 @@ def content_key(book: Path, pairs: list[Pair], shaping: list | dict, workers: in
         known = {}
     files = [path for pair in pairs for path in (pair.image, pair.mask)]
     with ThreadPoolExecutor(workers) as pool:
-        found = list(pool.map(lambda path: _digest(path, known.get(str(path))), files))
+        found = list(pool.map(lambda path: _digest(path, known.get(str(path.resolve()))), files))
     # One that was written just now could change again within the clock's grain: it is read again the next time.
     young = (time.time() - _GRAIN) * 1e9
-    kept = {str(path): line for path, line in zip(files, found, strict=True) if max(line[1:3]) < young}
+    kept = {str(path.resolve()): line for path, line in zip(files, found, strict=True) if max(line[1:3]) < young}
     if kept != known:
         with contextlib.suppress(OSError):
             _write_whole(book, kept)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-_ROWS = (("FedAvg (global)", "global"), ("personal, own site", "personal_own"), ("FedSM", "super_model"))
+_NAMES = {
+    "fedavg": "FedAvg", "fedprox": "FedProx", "scaffold": "SCAFFOLD", "centralized": "Centralized", "fedsm": "FedSM",
+    "fedsm-extra": "FedSM-extra", "fedsm-ensemble": "ensemble",
+}  # fmt: skip
 
 
 def dice_table(results: dict) -> str:
@@ -18,7 +21,7 @@ def dice_table(results: dict) -> str:
     accuracy = test.get("selector_accuracy")
     header = ["test Dice", *sites, "client avg", "global", *(["selector acc."] if accuracy else [])]
     rows = [header]
-    for title, key in _ROWS:
+    for title, key in _titles(results):
         if key in test:
             t = test[key]
             dice = [*(t["per_site"][s] for s in sites), t["client_avg"], t["global"]]
@@ -37,6 +40,15 @@ def dice_table(results: dict) -> str:
         f"{results['method']} on {results['task']}, {results['rounds']} rounds, selector {results['selector']}{gamma}"
     )
     return "\n".join([title, "", *lines])
+
+
+def _titles(results: dict) -> list[tuple[str, str]]:
+    """A row's title and its key in `test`; a method that is not known goes by its own name."""
+    method = results["method"]
+    kind = results.get("settings", {}).get("tracks", {}).get("global", {}).get("kind", "fedavg")
+    of_global = method if method == "centralized" else kind
+    rows = [(f"{_NAMES.get(of_global, of_global)} (global)", "global"), ("personal, own site", "personal_own")]
+    return [*rows, (_NAMES.get(method, method), "super_model"), ("two models blended", "blend")]
 
 
 def _number(value: float | None) -> str:

@@ -157,6 +157,8 @@ class SoftPullAggregator(Aggregator):
             reason = problem(tensors, templates[name])
             if not reason and self._task == exchange.REGISTER:
                 reason = self.tracks[name].registration_problem(tensors, images)
+            elif not reason and self._task == exchange.VALIDATE:
+                reason = self.tracks[name].delivery_problem(tensors, images)
             if reason:
                 return f"track {name!r}: {reason}"
         return None

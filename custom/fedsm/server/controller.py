@@ -123,6 +123,10 @@ class FedSMController(Controller):
         different = [k for k, v in self._job.to_dict().items() if k in _FIXED and state["settings"].get(k) != v]
         if different:
             raise UserError(f"the checkpoint in {self.resume_from} was made with another {different[0]!r} setting")
+        if state["settings"]["rounds"] != self._job.rounds and any(track.alone for track in self._tracks.values()):
+            raise UserError(
+                f"{self._job.method} trains its selector in the last rounds: a resumed run keeps its rounds"
+            )
         if state["round"] > self._job.rounds:
             raise UserError(f"{state['round']} rounds are done already, more than the {self._job.rounds} asked for")
         files = {stem: self._checkpoints.load_weights(name) for stem, name in state["files"].items()}

@@ -23,11 +23,13 @@ def best_models(tracks: dict[str, ServerTrack], record: RunRecord, checkpoints: 
         for model in track.models():
             best = record.best.get(model)
             models[model] = checkpoints.load_weights(best["file"]) if best else files[model]
-        for model in track.wanted():
-            if model not in models and GLOBAL in models:
-                models[model] = models[GLOBAL]
         if not track.models() and (final := track.final_payload(record.sites[0])):
             models[name] = final
+    for model in [m for track in tracks.values() for m in track.wanted() if m not in models]:
+        if best := record.best.get(model):  # handed over before a finished run went on
+            models[model] = checkpoints.load_weights(best["file"])
+        elif GLOBAL in models:
+            models[model] = models[GLOBAL]
     return models
 
 

@@ -27,10 +27,11 @@ def evaluation_problem(
             if result["images"] != images[part] or set(result["dice"]) != set(networks):
                 return f"{part} evaluation is incomplete"
             rows = [result["dice"][m] for m in networks] + [row["dice"] for row in result["gammas"]]
-            rows += [row["blend"] for row in result["gammas"] if "blend" in row]
-            if not all(is_fraction(row[label]) for row in rows for label in settings.task.labels):
+            if settings.blend and _gammas(settings) != [None]:
+                rows += [row["blend"] for row in result["gammas"]]
+            if not all(set(row) == set(settings.task.labels) and all(map(is_fraction, row.values())) for row in rows):
                 return f"{part} Dice is not in [0, 1]"
-            if "selector" not in models:
+            if "selector" not in models or set(map(personal, sites)) - set(models):
                 continue
             if [row["gamma"] for row in result["gammas"]] != _gammas(settings):
                 return f"{part} evaluation has other gammas"
@@ -89,8 +90,9 @@ def summarize(evaluations: dict[str, dict], settings: JobSettings, sites: list[s
     test: dict = {}
     if has_global:
         test["global"] = _table(tests, sites, labels, lambda site, t: t["dice"][GLOBAL])
-    if any(personal(site) in t["dice"] for site, t in tests.items()):
-        test["personal_own"] = _table(tests, sites, labels, lambda site, t: t["dice"][personal(site)])
+    own = {site: t for site, t in tests.items() if personal(site) in t["dice"]}
+    if own:
+        test["personal_own"] = _table(own, sites, labels, lambda site, t: t["dice"][personal(site)])
     selected = any(t["gammas"] for t in tests.values())
     if selected:
         row = gammas.index(gamma)

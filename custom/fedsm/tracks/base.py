@@ -46,6 +46,7 @@ class ClientTrack:
         self.device = device
 
     trains = False  # whether `step` learns, and its loss says something
+    sums = False  # whether what it hands over are sums over images, not a network
 
     def link(self, tracks: dict[str, ClientTrack]) -> None:
         """Shows a track the others of its site, once, before anything else."""
@@ -168,6 +169,10 @@ class ServerTrack(ABC):
     def delivery_template(self) -> Tensors:
         """The same as `template`, for what a site hands over once after the last round."""
         return {}
+
+    def delivery_problem(self, tensors: Tensors, images: dict[str, int]) -> str | None:
+        """What is wrong with what a site handed over beyond keys, shapes and finite values, or None."""
+        return None
 
     def deliver(self, site: str, tensors: Tensors) -> None:
         """Takes what a site handed over after the last round."""

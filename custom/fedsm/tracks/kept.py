@@ -18,7 +18,7 @@ from fedsm.settings import JobSettings
 from fedsm.tracks.base import Batch, ClientTrack, SilentServer, Tensors
 from fedsm.tracks.fedavg import initial_weights
 from fedsm.tracks.segmentation import SegmentationClient
-from fedsm.tracks.state import copy, part, prefixed
+from fedsm.tracks.state import add_, copy, part, prefixed, subtract
 
 
 class KeptClient(SegmentationClient):
@@ -42,11 +42,14 @@ class KeptClient(SegmentationClient):
         return {}
 
     def finish(self, batches: Iterable[Batch]) -> None:
+        if not self._best:
+            raise UserError("no personal network: the site took part in no round, or lost its local state")
         self.validate(batches)
         self.net.load_state_dict(self._best)
 
     def deliver(self) -> Tensors:
-        return copy(self.net.state_dict())
+        """The network as its difference to the first weights, which every party knows: what filters are made for."""
+        return subtract(self.net.state_dict(), initial_weights(self.build, self.settings.seed))
 
     def state(self) -> Tensors:
         score = torch.tensor(self._best_score, dtype=torch.float64)
@@ -90,7 +93,8 @@ class KeptServer(SilentServer):
         return self._template
 
     def deliver(self, site: str, tensors: Tensors) -> None:
-        self._delivered[site] = tensors
+        self._delivered[site] = copy(self._template)
+        add_(self._delivered[site], tensors)
 
     def files(self) -> dict[str, Tensors]:
         return {f"{self.name}.{site}": tensors for site, tensors in self._delivered.items()}

@@ -11,7 +11,7 @@ best ones, which the selector has not seen in just this combination.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from monai.losses import DiceLoss
@@ -23,7 +23,7 @@ from fedsm.settings import JobSettings
 from fedsm.super_model.inference import mix
 from fedsm.tracks.base import MIXTURE, Batch, ServerTrack, Tensors
 from fedsm.tracks.selector_fedavg import NetworkSelector, SelectorClient, SelectorFedAvgServer
-from fedsm.tracks.state import part, prefixed
+from fedsm.tracks.state import copy, part, prefixed
 
 
 class EnsembleClient(SelectorClient):
@@ -68,6 +68,8 @@ class EnsembleClient(SelectorClient):
 class EnsembleServer(SelectorFedAvgServer):
     """FedAvg of the selectors; sites that did not answer take no part."""
 
+    _models: Tensors = {}
+
     @classmethod
     def check(cls, settings: JobSettings, options: dict, n_sites: int) -> None:
         if settings.tracks.get("personal", {}).get("kind") != "softpull":
@@ -76,9 +78,26 @@ class EnsembleServer(SelectorFedAvgServer):
     def link(self, tracks: dict[str, ServerTrack]) -> None:
         self._personal = tracks["personal"]
 
+    def open(self, candidates: Callable[[], dict[str, Tensors]]) -> None:
+        """Copies the personal networks: their own change as sites answer, while others still download."""
+        self._models = self._networks(copied=True)
+
+    def _networks(self, copied: bool = False) -> Tensors:
+        models: Tensors = {}
+        for k, site in enumerate(self.sites):
+            weights = self._personal.payload(site)
+            models |= prefixed(f"model/{k}", copy(weights) if copied else weights)
+        return models
+
     def payload(self, site: str) -> Tensors:
-        models = [prefixed(f"model/{k}", self._personal.payload(s)) for k, s in enumerate(self.sites)]
-        return prefixed("net", self.weights) | {key: v for model in models for key, v in model.items()}
+        return prefixed("net", self.weights) | (self._models or self._networks())
+
+    def final_payload(self, site: str) -> Tensors:
+        return prefixed("net", self.weights) | self._networks()
+
+    def close(self) -> None:
+        super().close()
+        self._models = {}
 
 
 class EnsembleSelector(NetworkSelector):

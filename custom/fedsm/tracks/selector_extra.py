@@ -33,7 +33,7 @@ class ExtraClient(SelectorClient):
 
     def __init__(self, *args):
         super().__init__(*args)
-        self._models: list[Tensors] = []
+        self._models: list[nn.Module] = []
         self._best: Tensors = {}  # part of the data -> the best model of every image, in their order
 
     def build(self) -> nn.Module:
@@ -43,7 +43,9 @@ class ExtraClient(SelectorClient):
         super().receive(part("net", payload))
         models = part("model", payload)
         if models:
-            self._models = [part(str(m), models) for m in range(self.n_sites + 1)]
+            self._models = [build_unet(self.settings.task).to(self.device).eval() for _ in range(self.n_sites + 1)]
+            for m, net in enumerate(self._models):
+                net.load_state_dict(part(str(m), models))
             self._best = {}
 
     @torch.no_grad()
@@ -51,22 +53,22 @@ class ExtraClient(SelectorClient):
         """The model with the lowest loss for each image; the first of equals, so the global one."""
         if not self._models:
             raise UserError("the labels of the images are lost: they come with the models in the next round")
-        nets = [build_unet(self.settings.task).to(self.device).eval() for _ in self._models]
-        for net, weights in zip(nets, self._models, strict=True):
-            net.load_state_dict(weights)
         loss = DiceLoss(sigmoid=True, reduction="none")
-        rows = [torch.stack([loss(net(x), y).flatten(1).mean(1) for net in nets]).argmin(0) for x, y in batches]
+        rows = [torch.stack([loss(net(x), y).flatten(1).mean(1) for net in self._models]).argmin(0) for x, y in batches]
         return torch.cat(rows).cpu()
 
     @torch.no_grad()
     def validate(self, batches: Iterable[Batch]) -> dict:
         """How often the selector names the best model."""
-        batches = list(batches)
-        if "validation" not in self._best:
-            self._best["validation"] = self._label(batches)
         self.net.eval()
-        chosen = torch.cat([self.forward(x).argmax(1).cpu() for x, _ in batches])
-        hits = (chosen == self._best["validation"]).float()
+        chosen, best = [], []
+        for x, y in batches:
+            chosen.append(self.forward(x).argmax(1).cpu())
+            if "validation" not in self._best:
+                best.append(self._label([(x, y)]))
+        if best:
+            self._best["validation"] = torch.cat(best)
+        hits = (torch.cat(chosen) == self._best["validation"]).float()
         return {"score": hits.mean().item(), "images": len(hits)}
 
     def prepare(self, batches: Iterable[Batch]) -> None:
@@ -119,14 +121,17 @@ class ExtraServer(SelectorFedAvgServer):
         return number > self.settings.rounds - self.options["rounds"]
 
     def open(self, candidates: Callable[[], dict[str, Tensors]]) -> None:
-        if set(self.sites) - self._labelled and not self._models:
-            models = candidates()
+        self._candidates = candidates
+
+    def payload(self, site: str) -> Tensors:
+        if site in self._labelled:
+            return prefixed("net", self.weights)
+        if not self._models:
+            models = self._candidates()
             order = ["global", *(f"personal.{site}" for site in self.sites)]
             for m, name in enumerate(order):
                 self._models |= prefixed(f"model/{m}", models[name])
-
-    def payload(self, site: str) -> Tensors:
-        return prefixed("net", self.weights) | ({} if site in self._labelled else self._models)
+        return prefixed("net", self.weights) | self._models
 
     def final_payload(self, site: str) -> Tensors:
         return prefixed("net", self.weights)

@@ -49,6 +49,8 @@ log = logging.getLogger(__name__)
 class StatisticsClient(ClientTrack):
     """Sends n, the sum and the sum of outer products of its training images' descriptors, once."""
 
+    sums = True
+
     def __init__(self, *args):
         super().__init__(*args)
         self._descriptor = self.options["descriptor"]
@@ -150,6 +152,9 @@ class StatisticsServer(SilentServer):
 
     def register(self, site: str, tensors: Tensors) -> None:
         self._sums[site] = {k: v.double() for k, v in tensors.items()}
+
+    def delivery_problem(self, tensors: Tensors, images: dict[str, int]) -> str | None:
+        return self.registration_problem(tensors, images)
 
     def deliver(self, site: str, tensors: Tensors) -> None:
         if tensors["n"].item() < 1:
