@@ -64,7 +64,7 @@ def test_nuclei_split_and_load(tmp_path):
     for site in list_sites(NUCLEI):
         parts = load_site(NUCLEI / site, site, small_settings(task="nuclei"), tmp_path / site)
         assert [len(parts[p]) for p in PARTS] == [24, 12, 12]
-        split = json.loads((tmp_path / site / "splits_seed_0.json").read_text())
+        split = json.loads((tmp_path / site / "seed_0" / "splits.json").read_text())
         assert sorted(sum(split.values(), [])) == [f"{i:03d}" for i in range(48)]
         train = parts["train"]
         assert train.images.shape == (24, 3, 32, 32) and train.labels.shape == (24, 1, 32, 32)

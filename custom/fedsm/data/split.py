@@ -1,7 +1,7 @@
 """Train, validation and test parts of a site: 0.5 / 0.25 / 0.25 by patient, fixed by a seed and written down.
 
-The split is drawn once, written to the site's state folder and used again: an image that is added or removed later does
-not move the others from training to test. A `splits.json` in the site's own folder wins over both.
+The split is drawn once, written to `seed_<S>/splits.json` in the site's state folder and used again: an image that is
+added or removed later does not move the others from training to test. A `splits.json` in the site's own folder wins.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def split_site(
         return _indices(_read(own, site), stems, patients, own, site)
     if state is None:
         return split_by_patient(patients, seed, site)
-    kept = state / f"splits_seed_{seed}.json"
+    kept = state / f"seed_{seed}" / FILE_NAME
     if kept.is_file():
         parts = _read(kept, site)
     else:
@@ -89,7 +89,7 @@ def split_site(
         if stem not in known:  # came later: its patient's part, or one drawn for a new patient
             share = derive_seed(seed, site, patient) % 4
             parts[part_of.setdefault(patient, PARTS[max(0, share - 1)])].append(stem)
-    state.mkdir(parents=True, exist_ok=True)
+    kept.parent.mkdir(parents=True, exist_ok=True)
     partial = kept.with_suffix(f".{os.getpid()}")
     partial.write_text(json.dumps(parts, indent=1), encoding="utf-8")  # ASCII: a name may be no text in any encoding
     os.replace(partial, kept)
