@@ -80,7 +80,8 @@ def _run(args: argparse.Namespace) -> int:
         changes = {} if args.rounds is None else {"rounds": args.rounds}
         settings, data = JobSettings.from_dict(earlier["settings"] | changes), args.data or Path(earlier["data"])
         args.threads = earlier["threads"] if args.threads is None else args.threads
-        args.cache = args.cache or Path(earlier["cache"])
+        if args.cache is None and earlier["cache"]:
+            args.cache = Path(earlier["cache"])
     else:
         if args.data is None:
             raise UserError("--data is missing: a folder with one sub-folder a site; see `fedsm run --help`")

@@ -100,10 +100,10 @@ def prepare_folder(out: Path, resume: bool, force: bool) -> None:
 
 
 def load_run(out: Path) -> dict:
-    """What an earlier `fedsm run` wrote about itself: `data`, `settings`, `threads`, `cache`."""
+    """What an earlier `fedsm run` wrote about itself: `data`, `settings`, `threads`, `cache` (None: an older one)."""
     try:
         run = json.loads((out / _RUN).read_text())
-        return {key: run[key] for key in ("data", "settings", "threads", "cache")}
+        return {key: run[key] for key in ("data", "settings", "threads")} | {"cache": run.get("cache")}
     except (OSError, ValueError, KeyError, TypeError) as e:
         raise UserError(f"{out} holds no run to resume ({_RUN} cannot be read)") from e
 
