@@ -9,7 +9,8 @@
     axes: {lam: [0.3, 0.7]}                 # every row once for each value
 
 Also: `choose: lr` (lr may be a list, the best on validation images is taken), `table: candidates`, `leave_one_out`,
-`unfit: skip` (leave out rows that do not fit the number of sites), `parallel`, `threads`, `data`, `out`.
+`costs: true` (also what a round costs, in bytes and seconds), `unfit: skip` (leave out rows that do not fit the number
+of sites), `parallel`, `threads`, `data`, `out`.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ _TRACK_OF = {"lam": "personal", "personal": "personal", "selector": "selector"} 
 _WORDS = ("task", "method", "personal", "selector")
 _KEYS = {  # of the file: what kind of value, and its default
     "title": (str, ""), "base": (dict, {}), "runs": (dict, {}), "axes": (dict, {}), "seeds": (list, [0]),
-    "choose": (str, None), "table": (str, "dice"), "leave_one_out": (bool, False), "unfit": (str, "refuse"),
-    "parallel": (int, 1), "threads": (int, None), "data": (str, None), "out": (str, None),
+    "choose": (str, None), "table": (str, "dice"), "leave_one_out": (bool, False), "costs": (bool, False),
+    "unfit": (str, "refuse"), "parallel": (int, 1), "threads": (int, None), "data": (str, None), "out": (str, None),
 }  # fmt: skip
 
 Rows = Sequence[tuple[str, str]]
@@ -93,6 +94,7 @@ class Experiment:
     seeds: list[int]
     choose: str | None
     leave_one_out: bool
+    costs: bool
     skip_unfit: bool
     parallel: int
     threads: int | None
@@ -194,7 +196,7 @@ def build_experiment(
         file["runs"][row][key] = value
     expanded = _rows(file, file["base"] | options)
     return Experiment(
-        name, file["title"] or name, expanded, file["seeds"], file["choose"], file["leave_one_out"],
+        name, file["title"] or name, expanded, file["seeds"], file["choose"], file["leave_one_out"], file["costs"],
         file["unfit"] == "skip", file["parallel"], file["threads"], Path(file["data"]) if file["data"] else None,
         Path(file["out"] or f"runs/{name}"),
     )  # fmt: skip

@@ -154,7 +154,21 @@ def _lines(
         return selection_lines(found, sites)
     if experiment.leave_one_out:
         return unseen_lines(show, found, sites)
-    return dice_lines(show, found[0], sites)
+    lines = dice_lines(show, found[0], sites)
+    if experiment.costs:
+        lines = {suffix: values | cost_columns(found[0]) for suffix, values in lines.items()}
+    return lines
+
+
+def cost_columns(results: dict) -> Values:
+    """What a site sends and gets in a round (the mean over sites and rounds, in MB), and the median round's seconds."""
+    if "wire" not in results:  # centralized
+        return {"MB down": None, "MB up": None, "s a round": None}
+    mean = {
+        way: statistics.fmean(n for counts in results["wire"][f"{way}_bytes"].values() for n in counts) / 1e6
+        for way in ("down", "up")
+    }
+    return {"MB down": mean["down"], "MB up": mean["up"], "s a round": statistics.median(results["seconds"]["round"])}
 
 
 def columns_of(lines: list[Line]) -> list[str]:
