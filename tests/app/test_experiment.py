@@ -19,7 +19,7 @@ from app_fedsm.config import _Loader, available
 from app_fedsm.experiment import Grid, run_grid
 from app_fedsm.grid import build_experiment, load_experiment
 from app_fedsm.grid_run import SPEC, UNSEEN, complete, spec_of, state_of
-from app_fedsm.grid_tables import choose, gammas_of, mean_std, table_lines, validation_score
+from app_fedsm.grid_tables import choose, cost_columns, gammas_of, mean_std, table_lines, validation_score
 from fedsm.errors import UserError
 from tests.app.test_simulator import processes_of
 from tests.conftest import write_site
@@ -188,7 +188,7 @@ def test_a_missing_file_names_the_packaged_ones(capsys):
 def test_packaged_experiments_fit_six_sites(name, tmp_path):
     grid = Grid(load_experiment(name, {"size": 64}, {"out": str(tmp_path)}), tmp_path, [f"site-{i}" for i in range(6)])
     grid.check()
-    assert grid.experiment.seeds == [0, 1, 2]
+    assert grid.experiment.seeds == ([0] if name.startswith("nuclei_") else [0, 1, 2])
     assert grid.notes == (
         ["lam=0.1: left out: lam must be in [1/K, 1] = [0.1667, 1] for 6 sites, got 0.1"] if name == "lam" else []
     )
@@ -230,6 +230,31 @@ def test_candidates_are_a_line_a_model(tmp_path):
     assert {k: v[0] for k, v in one.cells.items()} == pytest.approx(
         {"a": 0.5, "b": 0.7, "client avg": 0.6, "global": 0.62}
     )
+
+
+def test_costs_stand_beside_the_dice(tmp_path):
+    """Down: sites get 1 and 3 MB in both rounds, mean 2. Up: 1 and 0 MB, then 1 and 2: mean 1. Rounds of 4 and 8 s."""
+    sent = {"down_bytes": {"a": [10**6] * 2, "b": [3 * 10**6] * 2}, "up_bytes": {"a": [10**6] * 2, "b": [0, 2 * 10**6]}}
+    assert cost_columns({"wire": sent, "seconds": {"round": [4.0, 8.0]}}) == {"MB down": 2, "MB up": 1, "s a round": 6}
+    grid = make_grid(build("{runs: {Central: {method: centralized}}, costs: true}", out=tmp_path / "out"), tmp_path)
+    grid.out.mkdir()
+    run_grid(grid, starter(lambda run: (0.5, 0.5)))
+    (line,) = table_lines(grid.experiment, grid.outcomes, SITES)
+    assert line.cells["MB down"] == [None] and line.cells["a"] == [0.5]
+
+
+def test_runs_at_once_share_the_processors(tmp_path, monkeypatch):
+    """Two at once on any machine: half the processors each, unless the caller says otherwise."""
+    run = make_grid(build("{}", out=tmp_path / "out"), tmp_path).experiment
+    seen = []
+    monkeypatch.setattr(module.subprocess, "Popen", lambda *_, env, **__: seen.append(env.get("OMP_NUM_THREADS")))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    (one,) = run.runs(run.rows[0], None, 0, SITES)
+    for parallel in (1, 2):
+        module.start_process(one, {}, parallel)
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    module.start_process(one, {}, 2)
+    assert seen == [None, str(max(1, os.cpu_count() // 2)), "7"]
 
 
 def test_the_learning_rate_is_chosen_on_validation_images_of_the_first_seed(tmp_path):
