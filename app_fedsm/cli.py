@@ -63,7 +63,7 @@ def settings_of(args: argparse.Namespace):
 
 
 def _run(args: argparse.Namespace) -> int:
-    from app_fedsm import simulate
+    from app_fedsm import run_folder, simulate
     from fedsm.data.findings import warnings_of
     from fedsm.evaluation.tables import dice_table
     from fedsm.settings import JobSettings
@@ -76,7 +76,7 @@ def _run(args: argparse.Namespace) -> int:
             raise UserError(
                 f"--resume goes on with the run's own settings: leave out {option} (--rounds and --data may change)"
             )
-        earlier = simulate.load_run(out)
+        earlier = run_folder.load_run(out)
         changes = {} if args.rounds is None else {"rounds": args.rounds}
         settings, data = JobSettings.from_dict(earlier["settings"] | changes), args.data or Path(earlier["data"])
         args.threads = earlier["threads"] if args.threads is None else args.threads
@@ -91,7 +91,7 @@ def _run(args: argparse.Namespace) -> int:
     threads = len(sites) if args.threads is None else args.threads
     if not 1 <= threads <= len(sites):
         raise UserError(f"--threads must be between 1 and the number of sites ({len(sites)}), got {threads}")
-    simulate.prepare_folder(out, args.resume, args.force)
+    run_folder.prepare_folder(out, args.resume, args.force)
     for line in warnings_of(reports):
         print(line, file=sys.stderr)
     try:
@@ -99,11 +99,11 @@ def _run(args: argparse.Namespace) -> int:
             results = simulate.simulate(settings, data, sites, out, threads, args.resume, args.cache)
     except KeyboardInterrupt:
         print(
-            f"\nstopped; {simulate.last_checkpoint(out)}\ngo on with: fedsm run --resume --out {out}", file=sys.stderr
+            f"\nstopped; {run_folder.last_checkpoint(out)}\ngo on with: fedsm run --resume --out {out}", file=sys.stderr
         )
         return 130
     except simulate.SimulationFailed as e:
-        print(f"fedsm: the run failed: {e}\n{simulate.last_checkpoint(out)}", file=sys.stderr)
+        print(f"fedsm: the run failed: {e}\n{run_folder.last_checkpoint(out)}", file=sys.stderr)
         return 1
     print(dice_table(results))
     print(f"\nresults: {out / 'results.json'}\nsuper model: {out / 'super_model'}")
@@ -138,7 +138,7 @@ def _workspace(args: argparse.Namespace) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command."""
-    from app_fedsm import data_commands, experiment
+    from app_fedsm import data_commands, experiment, federation_commands
 
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("fedsm", description=__doc__, formatter_class=raw)
@@ -183,6 +183,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     experiment.add_parser(commands, add_job_options)
     data_commands.add_parsers(commands)
+    federation_commands.add_parsers(commands, add_job_options)
     return parser
 
 

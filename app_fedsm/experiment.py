@@ -172,7 +172,8 @@ def run_grid(grid: Grid, start=None) -> int:
 
 def _work_off(grid: Grid, runs: list[Run], start, bar) -> Iterator[tuple[Run, str | None]]:
     """Runs some at once, and tells of each that ended why it failed, or None. Stops them all when it is stopped."""
-    from app_fedsm.simulate import rounds_done, undisturbed
+    from app_fedsm.run_folder import rounds_done
+    from app_fedsm.simulate import undisturbed
 
     queue, active, shown = deque(runs), {}, ""
     try:

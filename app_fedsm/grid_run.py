@@ -40,7 +40,7 @@ def state_of(folder: Path, spec: dict) -> str:
     Raises:
         UserError: the folder holds another run.
     """
-    from app_fedsm import simulate
+    from app_fedsm.run_folder import rounds_done
 
     try:
         held = json.loads((folder / SPEC).read_text())
@@ -60,7 +60,7 @@ def state_of(folder: Path, spec: dict) -> str:
             raise UserError(f"{folder} holds a run with another {key!r}; choose another --out, or delete the folder")
     if finished:
         return "done" if spec["unseen"] is None or (folder / UNSEEN).is_file() else "resume"
-    return "resume" if simulate.rounds_done(folder) else "start"
+    return "resume" if rounds_done(folder) else "start"
 
 
 def complete(folder: Path, spec: dict) -> None:
@@ -91,10 +91,10 @@ def _link_sites(root: Path, data: Path, sites: list[str]) -> Path:
 def _run_federated(
     settings: JobSettings, root: Path, sites: list[str], out: Path, threads: int, cache: Path
 ) -> None:  # fmt: skip
-    from app_fedsm import simulate
+    from app_fedsm import run_folder, simulate
 
-    resume = simulate.rounds_done(out) > 0
-    simulate.prepare_folder(out, resume, force=True)
+    resume = run_folder.rounds_done(out) > 0
+    run_folder.prepare_folder(out, resume, force=True)
     simulate.simulate(settings, root, sites, out, threads, resume, cache)
 
 

@@ -28,10 +28,17 @@ class FedSMRecipe(Recipe):
         name: the job's name.
         resume_from: a `checkpoints` folder on the server's disk to go on from.
         byoc: carry the code inside the job. Default: the sites have installed the package.
+        resources: site (or `@default`) -> what the site's resource manager must have free for this job, such as
+            `{"num_of_gpus": 1, "mem_per_gpu_in_GiB": 8}`.
     """
 
-    def __init__(self, settings: JobSettings, name: str, resume_from: str = "", byoc: bool = False):
+    def __init__(
+        self, settings: JobSettings, name: str, resume_from: str = "", byoc: bool = False,
+        resources: dict[str, dict] | None = None,
+    ):  # fmt: skip
         job = FedJob(name=name, min_clients=settings.min_sites)
+        for site, needed in (resources or {}).items():
+            job.job.add_resource_spec(site, needed)
         job.set_app_packages(["fedsm"])  # never copied by FLARE's import scan, which misses files: see export
         job.to_server(FedSMController(settings.to_dict(), resume_from=resume_from), id="controller")
         job.to_server(SoftPullAggregator(), id="aggregator")

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +17,8 @@ from pathlib import Path
 import psutil
 from tqdm import tqdm
 
+from app_fedsm.progress import Tail, show
+from app_fedsm.run_folder import EARLIER, LOG, PROGRESS, RESULTS, RUN, collect, server_folder
 from app_fedsm.workspace import prepare_workspace
 from fedsm.client.site_settings import CACHE_BUDGET
 from fedsm.data.cache import SiteCache
@@ -31,7 +32,6 @@ from fedsm.server.checkpoint import FOLDER, write_json
 from fedsm.settings import JobSettings
 from fedsm.tracks import check_tracks
 
-LOG = "flare.log"
 RESTARTS = 3
 # FLARE's simulator picks a worker's port, lets go of it and starts the worker: sometimes another connection takes the
 # port in between, that site never runs, and the job would wait for it until the round's deadline. Seen twice in
@@ -40,16 +40,6 @@ _SITE_LOST = re.compile(
     rb"Address already in use|Communication error with client|run_client_thread error|Subprocess died for client"
 )
 _LOST = "the simulator lost one of its sites"
-_RUN = "run.json"
-_PRODUCTS = (
-    "super_model",
-    FOLDER,
-    "tb_events",
-    "progress.jsonl",
-    "results.json",
-)  # results last: they say all is there
-_EARLIER = "results.earlier.json"
-_OWN = (*_PRODUCTS, f"{FOLDER}.earlier", _EARLIER, _RUN, LOG, "job", "workspace", "site_state", "cache")
 
 
 class SimulationFailed(Exception):
@@ -78,36 +68,6 @@ def check_data(root: Path, settings: JobSettings, task: str) -> list[SiteReport]
     return reports
 
 
-def prepare_folder(out: Path, resume: bool, force: bool) -> None:
-    """Makes the run's folder ready; never overwrites a run that nobody asked to be overwritten.
-
-    Raises:
-        UserError: it holds a run already, or with `resume` it holds none.
-    """
-    held = [name for name in _OWN if (out / name).exists()]
-    if resume:
-        if not (out / _RUN).is_file():
-            raise UserError(f"{out} holds no run to resume; leave out --resume to start one")
-        _collect(out)
-        if not (out / FOLDER).is_dir():
-            raise UserError(f"{out} holds no checkpoint yet; start again with --force")
-        return
-    if held and not force:
-        raise UserError(f"{out} already holds a run ({held[0]}); choose another --out, or --resume it, or --force")
-    for name in held:
-        _remove(out / name)
-    out.mkdir(parents=True, exist_ok=True)
-
-
-def load_run(out: Path) -> dict:
-    """What an earlier `fedsm run` wrote about itself: `data`, `settings`, `threads`, `cache` (None: an older one)."""
-    try:
-        run = json.loads((out / _RUN).read_text())
-        return {key: run[key] for key in ("data", "settings", "threads")} | {"cache": run.get("cache")}
-    except (OSError, ValueError, KeyError, TypeError) as e:
-        raise UserError(f"{out} holds no run to resume ({_RUN} cannot be read)") from e
-
-
 def simulate(
     settings: JobSettings, root: Path, sites: list[str], out: Path, threads: int, resume: bool,
     cache: Path | None = None,
@@ -134,11 +94,11 @@ def simulate(
 
     root, out = root.resolve(), out.resolve()
     cache = (cache or out / "cache").resolve()
-    write_json(out / _RUN, {"data": str(root), "settings": settings.to_dict(), "threads": threads, "cache": str(cache)})
+    write_json(out / RUN, {"data": str(root), "settings": settings.to_dict(), "threads": threads, "cache": str(cache)})
     name = f"{settings.method}_{settings.task.name}"
-    workspace, log, results = out / "workspace", out / LOG, out / "results.json"
+    workspace, log, results = out / "workspace", out / LOG, out / RESULTS
     if results.exists():
-        os.replace(results, out / _EARLIER)  # of the run that is resumed; this one must not be taken for it
+        os.replace(results, out / EARLIER)  # of the run that is resumed; this one must not be taken for it
     _fill_cache(settings, root, sites, cache)
     print(f"{len(sites)} sites, {settings.rounds} rounds; FLARE's log: {log}", file=sys.stderr)
     for attempt in range(1 + RESTARTS):
@@ -174,11 +134,11 @@ def _run_once(command: list[str], out: Path, rounds: int) -> str | None:
         )
     family = _Family(process)
     try:
-        return _watch(family, _server_folder(out / "workspace") / "progress.jsonl", rounds, log, beginning)
+        return _watch(family, server_folder(out) / PROGRESS, rounds, log, beginning)
     finally:
         with undisturbed():
             family.stop()
-            _collect(out)
+            collect(server_folder(out), out)
 
 
 @contextlib.contextmanager
@@ -209,25 +169,9 @@ def undisturbed() -> Iterator[None]:
             signal.signal(name, handler)
 
 
-def rounds_done(out: Path) -> int:
-    """The round of a run's newest checkpoint, also while it runs; 0: there is none."""
-    folders = (out / FOLDER, _server_folder(out / "workspace") / FOLDER)
-    return max((int(p.stem.removeprefix("round_")) for f in folders for p in f.glob("round_*.json")), default=0)
-
-
-def last_checkpoint(out: Path) -> str:
-    """A sentence on the newest checkpoint of a run."""
-    rounds = sorted((out / FOLDER).glob("round_*.json"))
-    return f"last checkpoint: {rounds[-1]}" if rounds else "no checkpoint was written yet"
-
-
-def _server_folder(workspace: Path) -> Path:
-    return workspace / "server" / "simulate_job"
-
-
 def _watch(family: _Family, progress: Path, rounds: int, log: Path, beginning: int) -> str | None:
     """Follows the server's progress until the process ends or cannot go on; returns why it failed, if it did."""
-    events, lines = _Tail(progress), _Tail(log, beginning)
+    events, lines = Tail(progress), Tail(log, beginning)
     failure, finished = None, False
     with tqdm(total=rounds, unit="round", desc="starting") as bar:
         while True:
@@ -235,47 +179,12 @@ def _watch(family: _Family, progress: Path, rounds: int, log: Path, beginning: i
             for line in events.read():
                 event = json.loads(line)
                 finished = finished or event["event"] == "finished"
-                failure = _show(bar, event) or failure
+                failure = show(bar, event) or failure
             if any(map(_SITE_LOST.search, lines.read())) and running and not finished:
                 return _LOST
             if not running:
                 return failure
             time.sleep(0.2)
-
-
-class _Tail:
-    """The whole lines that were added to a file since the last look."""
-
-    def __init__(self, path: Path, position: int = 0):
-        self._path = path
-        self._position = position
-
-    def read(self) -> list[bytes]:
-        if not self._path.is_file():
-            return []
-        with self._path.open("rb") as f:
-            f.seek(self._position)
-            data = f.read()
-        whole = data[: data.rfind(b"\n") + 1]
-        self._position += len(whole)
-        return whole.splitlines()
-
-
-def _show(bar: tqdm, event: dict) -> str | None:
-    if event["event"] == "failed":
-        return event["reason"]
-    if event["event"] == "started":
-        bar.update(event["round"])
-        bar.set_description("training")
-    elif event["event"] == "round":
-        bar.update(event["round"] - bar.n)
-        score = {f"dice {k}" if k != "selector" else "selector": f"{v:.3f}" for k, v in event["score"].items()}
-        if event["missing"]:
-            score["missing"] = ",".join(event["missing"])
-        bar.set_postfix(score)
-    else:
-        bar.set_description(event["event"])
-    return None
 
 
 class _Family:
@@ -304,28 +213,3 @@ class _Family:
                     end(member)
             _, alive = psutil.wait_procs(alive, timeout=5)
         self._process.wait()
-
-
-def _collect(out: Path) -> None:
-    """Moves what the server wrote from FLARE's workspace, which its next start wipes, to the run's folder."""
-    source = _server_folder(out / "workspace")
-    for name in _PRODUCTS:
-        if not (source / name).exists():
-            continue
-        target = out / name
-        if target.is_dir() and name == "tb_events":
-            shutil.copytree(source / name, target, dirs_exist_ok=True)  # a resumed run's curves join the earlier ones
-            shutil.rmtree(source / name)
-            continue
-        if name == FOLDER and not list((source / name).glob("round_*.json")):
-            continue  # killed before its first checkpoint: the earlier ones are all there is
-        earlier = target.with_name(f"{name}.earlier")
-        if target.exists():
-            _remove(earlier)  # of a move that was killed: `target` came after it
-            os.replace(target, earlier)
-        shutil.move(source / name, target)
-        _remove(earlier)
-
-
-def _remove(path: Path) -> None:
-    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)

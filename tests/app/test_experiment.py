@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from app_fedsm import experiment as module
-from app_fedsm import grid_run, simulate
+from app_fedsm import grid_run, run_folder
 from app_fedsm.cli import main
 from app_fedsm.config import _Loader, available
 from app_fedsm.experiment import Grid, run_grid
@@ -313,7 +313,7 @@ def test_state_of_a_run(tmp_path):
     assert state_of(run.folder, spec()) == "start", "no checkpoint yet"
     (run.folder / "workspace/server/simulate_job/checkpoints").mkdir(parents=True)
     (run.folder / "workspace/server/simulate_job/checkpoints/round_000012.json").touch()
-    assert simulate.rounds_done(run.folder) == 12
+    assert run_folder.rounds_done(run.folder) == 12
     assert state_of(run.folder, spec()) == "resume"
     (run.folder / "results.json").write_text(json.dumps({"settings": run.settings.to_dict()}))
     assert state_of(run.folder, spec()) == "done"
@@ -422,7 +422,7 @@ def test_a_stopped_grid_goes_on(tmp_path, how):
     command = ["experiment", str(file), "--data", str(data), "--out", str(tmp_path / "out")]
     process = subprocess.Popen([sys.executable, "-m", "app_fedsm.cli", *command], env=os.environ)
     folder, deadline = tmp_path / "out/runs/A/seed-0", time.time() + 120
-    while simulate.rounds_done(folder) < 2 and time.time() < deadline:
+    while run_folder.rounds_done(folder) < 2 and time.time() < deadline:
         time.sleep(0.02)
     process.send_signal(how)
     assert process.wait(60) == (130 if how == signal.SIGINT else -how)

@@ -19,6 +19,7 @@ from fedsm import exchange
 from fedsm.data.site_folder import natural_key
 from fedsm.errors import UserError
 from fedsm.nets import build_unet
+from fedsm.server import watch
 from fedsm.server.aggregator import SoftPullAggregator
 from fedsm.server.checkpoint import FOLDER, Checkpoints
 from fedsm.server.curves import send_losses, send_validation
@@ -63,6 +64,7 @@ class FedSMController(Controller):
         self._folder = Path(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id()))
         self._folder.mkdir(parents=True, exist_ok=True)
         self._progress = Progress(self._folder / "progress.jsonl")
+        watch.serve(fl_ctx.get_engine(), self._progress)
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
         """Nothing is left open between rounds."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -109,4 +110,8 @@ class Progress:
     def tell(self, event: str, **values) -> None:
         """Appends one event."""
         with self._path.open("a") as f:
-            f.write(json.dumps({"event": event} | values) + "\n")
+            f.write(json.dumps({"event": event, "time": time.time()} | values) + "\n")
+
+    def events(self) -> list[dict]:
+        """All that was told so far."""
+        return [json.loads(line) for line in self._path.read_text().splitlines()] if self._path.is_file() else []

@@ -1,0 +1,159 @@
+"""Jobs on a FLARE server: submit one, follow it with one bar, bring its result home."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import time
+from pathlib import Path
+
+from tqdm import tqdm
+
+from app_fedsm import session as sessions
+from app_fedsm.progress import show
+from app_fedsm.run_folder import LOG, RESULTS, RUN, collect
+from fedsm.errors import UserError
+from fedsm.server.checkpoint import write_json
+from fedsm.settings import JobSettings
+
+POLL_SECONDS = 1.0
+PATIENCE = 60.0  # seconds that a server may be unreachable while a job is followed
+_WAITING = ("SUBMITTED", "APPROVED", "DISPATCHED")
+_RUNNING = "RUNNING"
+
+
+class JobFailed(Exception):
+    """The job ended without results; the message says why."""
+
+
+def submit(
+    kit: Path, settings: JobSettings, out: Path, sites: list[str], byoc: bool = False,
+    resources: dict[str, dict] | None = None, resume_from: str = "",
+) -> str:  # fmt: skip
+    """Submits a job and notes it in the run's folder, so that it can be followed by whoever comes later.
+
+    Args:
+        kit: startup kit of the user.
+        settings: the job's settings.
+        out: the run's folder, made ready by `prepare_folder`.
+        sites: the sites that must be connected.
+        byoc: carry the code inside the job.
+        resources: see `FedSMRecipe`.
+        resume_from: see `FedSMRecipe`.
+
+    Returns:
+        the job's id.
+
+    Raises:
+        UserError: a site is missing, or the server refuses the job.
+    """
+    from app_fedsm.jobs import job_name
+    from app_fedsm.recipe import FedSMRecipe
+
+    kit, out = kit.resolve(), out.resolve()
+    with sessions.connect(kit) as session:
+        here = sessions.registered(session)
+        if missing := [site for site in sites if site not in here]:
+            raise UserError(f"not connected to the server: {', '.join(missing)}; start them, then submit again")
+        FedSMRecipe(settings, job_name(settings), resume_from, byoc, resources).export(str(out / "job"))
+        try:
+            job_id = session.submit_job(str(out / "job" / job_name(settings)))
+        except Exception as e:  # FLARE has a dozen of exceptions for this
+            raise UserError(f"the server refused the job: {' '.join(str(e).split())}") from e
+    note = {"job_id": job_id, "kit": str(kit), "settings": settings.to_dict(), "sites": sites, "byoc": byoc}
+    write_json(out / RUN, note | {"resources": resources or {}})
+    return job_id
+
+
+def load_job(out: Path) -> dict:
+    """What `submit` noted about a run."""
+    try:
+        run = json.loads((out / RUN).read_text())
+        return {key: run[key] for key in ("job_id", "kit", "settings", "sites", "byoc", "resources")}
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise UserError(f"{out} holds no job that was submitted to a federation ({RUN} says none)") from e
+
+
+def finish(out: Path) -> dict:
+    """Follows the job of a run's folder to its end and brings the result home; returns results.json's content.
+
+    Raises:
+        JobFailed: it ended without results.
+        UserError: the server cannot be reached.
+    """
+    job = load_job(out)
+    kit, rounds = Path(job["kit"]), job["settings"]["rounds"]
+    meta, failure = _follow(kit, job["job_id"], rounds)
+    with sessions.connect(kit) as session:
+        _fetch(session, job["job_id"], out)
+    if (out / RESULTS).is_file():
+        return json.loads((out / RESULTS).read_text())
+    raise JobFailed(failure or _reason(out, meta))
+
+
+def events_of(session, job_id: str, after: int = 0) -> list[dict]:
+    """The progress of a running job; none where it does not run (yet, or any more)."""
+    from fedsm.server.watch import TOPIC
+
+    with contextlib.suppress(Exception):  # FLARE's error for a job that has just ended is a general one
+        return session.do_app_command(job_id, TOPIC, {"after": after})["events"]
+    return []
+
+
+def _follow(kit: Path, job_id: str, rounds: int) -> tuple[dict, str | None]:
+    """Shows a bar until the job has ended; returns its meta data and the reason, if it said that it failed."""
+    seen, failure, silent_since = 0, None, None
+    with tqdm(total=rounds, unit="round", desc="submitted") as bar:
+        while True:
+            try:
+                with sessions.connect(kit) as session:
+                    while True:
+                        silent_since = None
+                        meta = session.get_job_meta(job_id)
+                        status = meta["status"]
+                        events = events_of(session, job_id, seen) if status == _RUNNING else []
+                        seen += len(events)
+                        for event in events:
+                            failure = show(bar, event) or failure
+                        if status in _WAITING:
+                            bar.set_description(status.lower())
+                        elif status != _RUNNING:
+                            bar.set_description("ended")
+                            return meta, failure
+                        time.sleep(POLL_SECONDS)
+            except (UserError, ConnectionError) as e:
+                silent_since = silent_since or time.time()
+                bar.set_description("no server")
+                if time.time() - silent_since > PATIENCE:
+                    raise UserError(f"{e} (job {job_id} may still run: `fedsm fetch` goes on)") from e
+                time.sleep(POLL_SECONDS)
+
+
+def _fetch(session, job_id: str, out: Path) -> None:
+    """Downloads what the server kept of a job, and puts it into the run's folder in the simulator's shape."""
+    scratch = out / "download"
+    shutil.rmtree(scratch, ignore_errors=True)
+    try:
+        folder = Path(session.download_job_result(job_id, str(scratch)))
+    except Exception as e:  # a job that was never deployed has none
+        (out / LOG).write_text(f"no result of job {job_id} could be downloaded: {e}\n")
+        return
+    workspace = folder / "workspace"
+    if (workspace / "log.txt").is_file():
+        shutil.copyfile(workspace / "log.txt", out / LOG)
+    collect(workspace, out)
+    shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _reason(out: Path, meta: dict) -> str:
+    """Why a job ended without results: what it said itself, else which site refused it, else FLARE's status."""
+    from app_fedsm.run_folder import PROGRESS
+
+    lines = (out / PROGRESS).read_text().splitlines() if (out / PROGRESS).is_file() else []
+    told = [event["reason"] for event in map(json.loads, lines) if event["event"] == "failed"]
+    detail = meta.get("job_deploy_detail") or meta.get("schedule_history") or []
+    refused = [line for line in detail if not str(line).rstrip().endswith(": OK")]
+    if told:
+        return told[-1]
+    return "; ".join(map(str, refused[-4:])) or f"FLARE says {meta.get('status')}; see {out / LOG}"

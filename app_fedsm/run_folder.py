@@ -1,0 +1,101 @@
+"""A run's folder: what belongs to it, and how it is made ready, read and filled.
+
+run.json                     what was asked for, written first
+checkpoints/ progress.jsonl tb_events/ super_model/ results.json       as the server writes them; results last
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+from fedsm.errors import UserError
+from fedsm.server.checkpoint import FOLDER
+
+RUN = "run.json"
+LOG = "flare.log"
+RESULTS = "results.json"
+PROGRESS = "progress.jsonl"
+_PRODUCTS = ("super_model", FOLDER, "tb_events", PROGRESS, RESULTS)  # results last: they say all is there
+EARLIER = "results.earlier.json"
+_OWN = (*_PRODUCTS, f"{FOLDER}.earlier", EARLIER, RUN, LOG, "job", "workspace", "site_state", "cache")
+
+
+def prepare_folder(out: Path, resume: bool, force: bool) -> None:
+    """Makes the run's folder ready; never overwrites a run that nobody asked to be overwritten.
+
+    Raises:
+        UserError: it holds a run already, or with `resume` it holds none.
+    """
+    held = [name for name in _OWN if (out / name).exists()]
+    if resume:
+        if not (out / RUN).is_file():
+            raise UserError(f"{out} holds no run to resume; leave out --resume to start one")
+        collect(server_folder(out), out)
+        if not (out / FOLDER).is_dir():
+            raise UserError(f"{out} holds no checkpoint yet; start again with --force")
+        return
+    if held and not force:
+        raise UserError(f"{out} already holds a run ({held[0]}); choose another --out, or --resume it, or --force")
+    for name in held:
+        _remove(out / name)
+    out.mkdir(parents=True, exist_ok=True)
+
+
+def load_run(out: Path) -> dict:
+    """What an earlier `fedsm run` wrote about itself: `data`, `settings`, `threads`, `cache` (None: an older one)."""
+    try:
+        run = json.loads((out / RUN).read_text())
+        if "job_id" in run:
+            raise UserError(f"{out} is the run of a federation: `fedsm resume {out}` goes on with it")
+        return {key: run[key] for key in ("data", "settings", "threads")} | {"cache": run.get("cache")}
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise UserError(f"{out} holds no run to resume ({RUN} cannot be read)") from e
+
+
+def rounds_done(out: Path) -> int:
+    """The round of a run's newest checkpoint, also while it runs; 0: there is none."""
+    folders = (out / FOLDER, server_folder(out) / FOLDER)
+    return max((int(p.stem.removeprefix("round_")) for f in folders for p in f.glob("round_*.json")), default=0)
+
+
+def last_checkpoint(out: Path) -> str:
+    """A sentence on the newest checkpoint of a run."""
+    rounds = sorted((out / FOLDER).glob("round_*.json"))
+    return f"last checkpoint: {rounds[-1]}" if rounds else "no checkpoint was written yet"
+
+
+def server_folder(out: Path) -> Path:
+    """Where the server of a run in the simulator writes."""
+    return out / "workspace" / "server" / "simulate_job"
+
+
+def collect(source: Path, out: Path) -> None:
+    """Moves what the server wrote to the run's folder.
+
+    Args:
+        source: the job's folder in the simulator's workspace, which its next start wipes, or in a download.
+        out: the run's folder.
+    """
+    for name in _PRODUCTS:
+        if not (source / name).exists():
+            continue
+        target = out / name
+        if target.is_dir() and name == "tb_events":
+            shutil.copytree(source / name, target, dirs_exist_ok=True)  # a resumed run's curves join the earlier ones
+            shutil.rmtree(source / name)
+            continue
+        if name == FOLDER and not list((source / name).glob("round_*.json")):
+            continue  # killed before its first checkpoint: the earlier ones are all there is
+        earlier = target.with_name(f"{name}.earlier")
+        if target.exists():
+            _remove(earlier)  # of a move that was killed: `target` came after it
+            os.replace(target, earlier)
+        shutil.move(source / name, target)
+        _remove(earlier)
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)

@@ -1,0 +1,93 @@
+"""`fedsm status`: how far a run is, told in a line or two."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+
+from app_fedsm.run_folder import PROGRESS, RUN, server_folder
+from fedsm.errors import UserError
+
+_LAST = 5  # rounds whose median says how long the next will take
+
+
+def summary(events: list[dict]) -> str:
+    """What the events of a run's progress come to: rounds, who answered, the last Dice, the time left."""
+    started = next((e for e in reversed(events) if e["event"] == "started"), None)
+    if started is None:
+        return "starting"
+    rows = [e for e in events if e["event"] == "round"]
+    if not rows:
+        return f"round {started['round']} of {started['rounds']} done, {len(started['sites'])} sites"
+    last = rows[-1]
+    parts = [f"round {last['round']} of {started['rounds']} done"]
+    parts.append(f"{len(last['answered'])} of {len(started['sites'])} sites answered")
+    parts += [f"{site} missing: {why}" for site, why in last["missing"].items()]
+    scored = next((e["score"] for e in reversed(rows) if e["score"]), {})
+    parts += [f"validation {'accuracy' if t == 'selector' else 'Dice'} {t} {v:.3f}" for t, v in scored.items()]
+    ended = events[-1]
+    if ended["event"] == "failed":
+        parts.append(f"failed: {ended['reason']}")
+    elif ended["event"] == "round":
+        left = (started["rounds"] - last["round"]) * statistics.median(e["seconds"] for e in rows[-_LAST:])
+        parts.append(f"about {_duration(left)} of training left")
+    else:
+        parts.append(ended["event"])
+    return ", ".join(parts)
+
+
+def _duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    if minutes < 2:
+        return f"{round(seconds)} s"
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def of_run(out: Path) -> str:
+    """The status of a run's folder: from its own files, or from the server that its job runs on."""
+    run = _read(out)
+    here = [path for path in (out / PROGRESS, server_folder(out) / PROGRESS) if path.is_file()]
+    if here or "job_id" not in run:
+        newest = max(here, key=lambda p: p.stat().st_mtime, default=None)
+        return summary([json.loads(line) for line in newest.read_text().splitlines()] if newest else [])
+    return of_job(Path(run["kit"]), run["job_id"])
+
+
+def _read(out: Path) -> dict:
+    try:
+        return json.loads((out / RUN).read_text())
+    except (OSError, ValueError) as e:
+        raise UserError(f"{out} holds no run ({RUN} cannot be read)") from e
+
+
+def of_job(kit: Path, job_id: str) -> str:
+    """The status of a job on a server."""
+    from app_fedsm import session
+
+    with session.connect(kit) as opened:
+        try:
+            meta = opened.get_job_meta(job_id)
+        except Exception as e:  # FLARE's words for a job that it does not know
+            raise UserError(f"job {job_id}: {' '.join(str(e).split())}") from e
+        return _told(opened, job_id, meta["status"])
+
+
+def _told(session, job_id: str, status: str) -> str:
+    """A job's line; of one that has ended the server keeps the result only, which `fedsm fetch` brings."""
+    from app_fedsm import remote
+
+    return f"{job_id} {status}" + (f": {summary(remote.events_of(session, job_id))}" if status == "RUNNING" else "")
+
+
+def of_server(kit: Path) -> str:
+    """What a server says: the sites that are connected, and every job that runs."""
+    from app_fedsm import session
+
+    with session.connect(kit) as opened:
+        sites = session.registered(opened)
+        lines = [f"server {session.address(kit)}: {len(sites)} sites connected: {', '.join(sites) or 'none'}"]
+        jobs = sorted(opened.list_jobs() or [], key=lambda job: str(job.get("submit_time")))
+        for job in jobs:
+            lines.append(f"{job.get('job_name', '')} {_told(opened, job['job_id'], job['status'])}")
+        return "\n".join(lines)

@@ -1,0 +1,96 @@
+"""`fedsm poc`: a server and three sites as processes of their own."""
+
+import json
+
+import pytest
+
+from app_fedsm.cli import main
+from app_fedsm.poc import Poc
+from app_fedsm.status import summary
+from fedsm.errors import UserError
+from tests.app.test_simulator import SMALL, assert_equals_plain_loop
+from tests.conftest import SITES
+from tests.deploy.processes import free_port, kill_all, processes_of
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("poc")
+    yield folder
+    kill_all(folder)
+
+
+def test_up_submit_status_down(folder, data_root, capsys):
+    """The whole way, on real processes. The same seed gives the weights of the plain loop, hence the simulator's."""
+    poc, port, out = str(folder / "poc"), str(free_port()), folder / "run"
+    here = ["--dir", poc]
+    submit = ["poc", "submit", *here, *SMALL, "--rounds", "3", "--selector", "gradient", "--out", str(out)]
+    assert main(["poc", "status", *here]) == 2 and "poc up" in capsys.readouterr().err
+
+    assert main(["poc", "up", *here, "--data", str(data_root), "--port", port]) == 0
+    assert main(["poc", "up", *here, "--data", str(data_root), "--port", port]) == 0, "again: nothing to do"
+    assert main(["poc", "up", *here, "--port", str(free_port())]) == 2, "another POC is not made over it"
+    capsys.readouterr()
+    assert main(submit) == 0
+    assert "FedSM" in capsys.readouterr().out
+    assert main(submit) == 2 and "already holds a run" in capsys.readouterr().err
+
+    assert_equals_plain_loop(out, data_root, rounds=3)
+    assert {p.name for p in out.iterdir()} >= {
+        "results.json",
+        "super_model",
+        "checkpoints",
+        "progress.jsonl",
+        "tb_events",
+    }
+    events = [json.loads(line) for line in (out / "progress.jsonl").read_text().splitlines()]
+    assert summary(events).startswith("round 3 of 3 done, 3 of 3 sites answered, validation Dice global")
+    assert main(["status", str(out)]) == 0 and "round 3 of 3 done" in capsys.readouterr().out
+    assert main(["poc", "status", *here]) == 0
+    told = capsys.readouterr().out
+    assert f"3 sites connected: {', '.join(SITES)}" in told and "FINISHED:COMPLETED" in told
+
+    lost = Poc(folder / "poc").kits / "site-2"
+    kill_all(lost)
+    assert main([*submit[:-1], str(folder / "other")]) == 2
+    assert "not connected to the server: site-2" in capsys.readouterr().err
+    assert not (folder / "other" / "run.json").exists()
+
+    assert main(["poc", "down", *here]) == 0
+    assert not processes_of(folder / "poc"), "everything that was started has ended"
+    assert not (folder / "poc" / "flare").exists() and (out / "results.json").is_file()
+    assert main(["poc", "down", *here]) == 2
+
+
+def test_a_taken_port_and_a_foreign_folder_are_refused(tmp_path, data_root):
+    import socket
+
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        s.listen()
+        with pytest.raises(UserError, match="port .* in use; .* --port"):
+            Poc(tmp_path / "poc").prepare(data_root, SITES, s.getsockname()[1], None)
+    (tmp_path / "mine" / "flare").mkdir(parents=True)
+    (tmp_path / "mine" / "flare" / "thesis.tex").write_text("years of work")
+    with pytest.raises(UserError, match="not of a POC of ours"):
+        Poc(tmp_path / "mine").prepare(data_root, SITES, free_port(), None)
+    assert (tmp_path / "mine" / "flare" / "thesis.tex").is_file()
+    with pytest.raises(UserError, match="blanks"):
+        Poc(tmp_path / "with blanks")
+
+
+def test_summary_says_who_is_missing_and_how_long_it_takes():
+    """Rounds of 60, 120 and 180 s: the median is 120, two rounds are left: 4 min."""
+    events = [{"event": "started", "sites": ["a", "b", "c"], "rounds": 5, "round": 0}]
+    assert summary([]) == "starting"
+    assert summary(events) == "round 0 of 5 done, 3 sites"
+    for number, seconds in enumerate((60, 120, 180), start=1):
+        events.append({
+            "event": "round", "round": number, "seconds": seconds, "answered": ["a", "b"], "missing": {"c": "no answer"},
+            "score": {"global": 0.5, "selector": 0.9} if number == 2 else {},
+        })  # fmt: skip
+    assert summary(events) == (
+        "round 3 of 5 done, 2 of 3 sites answered, c missing: no answer, validation Dice global 0.500,"
+        " validation accuracy selector 0.900, about 4 min of training left"
+    )
+    assert summary([*events, {"event": "failed", "reason": "no quorum"}]).endswith("failed: no quorum")

@@ -1,0 +1,137 @@
+"""Provisioned, mutually authenticated sites: code installed or sent, rights, certificates, and no path leaves a site."""
+
+import json
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from app_fedsm import session as sessions
+from app_fedsm.cli import main
+from app_fedsm.provision import provision
+from fedsm.errors import UserError
+from tests.app.test_simulator import SMALL, assert_equals_plain_loop
+from tests.conftest import SITES
+from tests.deploy.processes import ROOT, Running, free_port, with_wheel, without_fedsm
+
+pytestmark = pytest.mark.slow
+
+LEAD, MEMBER = "lead@consortium.example.org", "member@hospital-2.example.org"
+JOB = [*SMALL, "--rounds", "3", "--selector", "gradient", "--sites", *SITES]
+
+
+def make_kits(folder: Path):
+    """Kits of our own localhost project on a free port; site-3 takes no code inside jobs."""
+    project = yaml.safe_load((ROOT / "poc_workspace" / "project_localhost.yml").read_text())
+    (server,) = (p for p in project["participants"] if p["type"] == "server")
+    server["fed_learn_port"] = free_port()
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "project.yml").write_text(yaml.safe_dump(project))
+    return provision(folder / "project.yml", folder / "kits")
+
+
+@pytest.fixture(scope="module")
+def consortium(tmp_path_factory, data_root):
+    """A server and three sites, code installed from our wheel; and what a site without it needs."""
+    folder = tmp_path_factory.mktemp("consortium")
+    kits = make_kits(folder)
+    bare = without_fedsm(folder)
+    running = Running(kits, kits.users[LEAD])
+    running.bare, running.installed, running.folder = bare, with_wheel(folder, bare), folder
+    running.tell_data(data_root)
+    try:
+        for kit in [kits.server, *kits.sites.values()]:
+            running.start(kit, running.installed)
+        running.wait_for(SITES)
+        yield running
+    finally:
+        running.stop_all()
+
+
+def submit(consortium, out: Path, *more: str, user: str = LEAD) -> int:
+    return main(["submit", "--kit", str(consortium.kits.users[user]), *JOB, "--out", str(out), *more])
+
+
+def test_installed_code_where_one_site_forbids_byoc(consortium, data_root):
+    """The job carries no code; the weights are those of the plain loop, hence of the simulator and of the POC."""
+    out = consortium.folder / "installed_run"
+    assert submit(consortium, out) == 0
+    assert not list((out / "job").rglob("*.py")), "no code in the job"
+    assert_equals_plain_loop(out, data_root, rounds=3)
+
+
+def test_no_data_path_leaves_a_site(consortium, data_root):
+    """Neither in the server's folder, nor in the stored jobs (zipped), nor in the job or the download."""
+    places = [consortium.kits.server, consortium.kits.storage, consortium.folder / "installed_run"]
+    looked = 0
+    for path in (p for place in places for p in place.rglob("*") if p.is_file()):
+        contents = [path.read_bytes()]
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                contents += [archive.read(name) for name in archive.namelist()]
+        for content in contents:
+            looked += 1
+            assert str(data_root).encode() not in content, path
+    assert looked > 20
+
+
+def test_a_site_that_forbids_byoc_says_so_to_the_submitter(consortium, capsys):
+    """site-3 refuses the job; the others go on, and the submitter reads who refused and why."""
+    assert submit(consortium, consortium.folder / "refused_run", "--byoc") == 0
+    told = capsys.readouterr().err
+    assert "site-3 refused the job" in told and "byoc" in told.lower()
+
+
+def test_byoc(consortium, data_root):
+    """No process has our package: the code comes with the job. site-3's own administrator allows it first."""
+    running = consortium
+    for kit in [running.kits.server, *running.kits.sites.values()]:
+        running.stop(kit)
+    site = running.kits.sites["site-3"] / "local"
+    shutil.copyfile(running.kits.sites["site-1"] / "local" / "authorization.json", site / "authorization.json")
+    for kit in [running.kits.server, *running.kits.sites.values()]:
+        running.start(kit, running.bare)
+    running.wait_for(SITES)
+    out = running.folder / "byoc_run"
+    assert submit(running, out, "--byoc") == 0
+    assert_equals_plain_loop(out, data_root, rounds=3)
+
+
+def test_without_the_right_nobody_submits(consortium, tmp_path, capsys):
+    assert submit(consortium, tmp_path / "run", user=MEMBER) == 2
+    assert "the server refused the job" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "run.json").exists()
+
+
+def test_foreign_certificates_are_refused(consortium, tmp_path):
+    """A site and a user of another consortium, whose kits name this server's port, get nowhere."""
+    other = make_kits(tmp_path)
+    port = json.loads((consortium.lead / "startup" / "fed_admin.json").read_text())["admin"]["port"]
+    stranger = other.users[LEAD] / "startup" / "fed_admin.json"
+    config = json.loads(stranger.read_text())
+    config["admin"]["port"] = port
+    stranger.write_text(json.dumps(config))
+    with pytest.raises(UserError), sessions.connect(other.users[LEAD], timeout=10):
+        pass
+
+    kit = other.sites["site-1"]
+    kit = kit.rename(kit.with_name("site-9"))
+    for path in (kit / "startup").glob("fed_client.json"):
+        text = path.read_text()
+        own = json.loads((other.users[LEAD] / "startup" / "fed_admin.json").read_text())
+        path.write_text(text.replace(f":{_port_of(other)}", f":{port}"))
+        assert own
+    running = Running(other, consortium.lead)
+    try:
+        running.start(kit, consortium.installed)
+        with pytest.raises(AssertionError, match="connected"):
+            running.wait_for(["site-9"], seconds=30)
+        assert set(running.wait_for(SITES)) == set(SITES)
+    finally:
+        running.stop(kit)
+
+
+def _port_of(kits) -> int:
+    return yaml.safe_load((kits.folder.parents[2] / "project.yml").read_text())["participants"][0]["fed_learn_port"]
