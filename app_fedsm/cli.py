@@ -138,11 +138,7 @@ def _workspace(args: argparse.Namespace) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command."""
-<<<<<<< HEAD
-    from app_fedsm import data_commands, experiment, federation_commands
-=======
-    from app_fedsm import data_commands, experiment, provision
->>>>>>> w/provision
+    from app_fedsm import data_commands, experiment, federation_commands, provision
 
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("fedsm", description=__doc__, formatter_class=raw)
@@ -187,11 +183,8 @@ def build_parser() -> argparse.ArgumentParser:
 
     experiment.add_parser(commands, add_job_options)
     data_commands.add_parsers(commands)
-<<<<<<< HEAD
     federation_commands.add_parsers(commands, add_job_options)
-=======
     provision.add_parser(commands)
->>>>>>> w/provision
     return parser
 
 

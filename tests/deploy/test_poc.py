@@ -86,8 +86,8 @@ def test_summary_says_who_is_missing_and_how_long_it_takes():
     assert summary(events) == "round 0 of 5 done, 3 sites"
     for number, seconds in enumerate((60, 120, 180), start=1):
         events.append({
-            "event": "round", "round": number, "seconds": seconds, "answered": ["a", "b"], "missing": {"c": "no answer"},
-            "score": {"global": 0.5, "selector": 0.9} if number == 2 else {},
+            "event": "round", "round": number, "seconds": seconds, "answered": ["a", "b"],
+            "missing": {"c": "no answer"}, "score": {"global": 0.5, "selector": 0.9} if number == 2 else {},
         })  # fmt: skip
     assert summary(events) == (
         "round 3 of 5 done, 2 of 3 sites answered, c missing: no answer, validation Dice global 0.500,"

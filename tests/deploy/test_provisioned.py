@@ -1,4 +1,4 @@
-"""Provisioned, mutually authenticated sites: code installed or sent, rights, certificates, and no path leaves a site."""
+"""Provisioned, mutually authenticated sites: code installed or sent, rights, certificates, no path leaves a site."""
 
 import json
 import shutil
