@@ -138,9 +138,10 @@ def _poc_status(args: argparse.Namespace) -> int:
     from app_fedsm.poc import Poc
 
     poc = Poc(args.dir)
+    sites = poc.note["sites"]
     print(status.of_server(poc.lead))
     connected = poc.connected()
-    away = [site for site in poc.note["sites"] if site not in connected]
+    away = [site for site in sites if site not in connected]
     if away:
         print(f"not connected: {', '.join(away)}; `fedsm poc up --dir {args.dir}` starts them")
     return int(bool(away))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import sys
 import time
 from pathlib import Path
 
@@ -103,7 +104,7 @@ def events_of(session, job_id: str, after: int = 0) -> list[dict]:
 
 def _follow(kit: Path, job_id: str, rounds: int) -> tuple[dict, str | None]:
     """Shows a bar until the job has ended; returns its meta data and the reason, if it said that it failed."""
-    seen, failure, silent_since = 0, None, None
+    seen, failure, silent_since, told = 0, None, None, False
     with tqdm(total=rounds, unit="round", desc="submitted") as bar:
         while True:
             try:
@@ -116,6 +117,10 @@ def _follow(kit: Path, job_id: str, rounds: int) -> tuple[dict, str | None]:
                         seen += len(events)
                         for event in events:
                             failure = show(bar, event) or failure
+                        if not told and status not in _WAITING:
+                            for line in refusals(meta):
+                                bar.write(line, file=sys.stderr)
+                            told = True
                         if status in _WAITING:
                             bar.set_description(status.lower())
                         elif status != _RUNNING:
@@ -152,8 +157,13 @@ def _reason(out: Path, meta: dict) -> str:
 
     lines = (out / PROGRESS).read_text().splitlines() if (out / PROGRESS).is_file() else []
     told = [event["reason"] for event in map(json.loads, lines) if event["event"] == "failed"]
-    detail = meta.get("job_deploy_detail") or meta.get("schedule_history") or []
-    refused = [line for line in detail if not str(line).rstrip().endswith(": OK")]
     if told:
         return told[-1]
-    return "; ".join(map(str, refused[-4:])) or f"FLARE says {meta.get('status')}; see {out / LOG}"
+    refused = refusals(meta) or [str(line) for line in (meta.get("schedule_history") or [])[-1:]]
+    return "; ".join(refused) or f"FLARE says {meta.get('status')}; see {out / LOG}"
+
+
+def refusals(meta: dict) -> list[str]:
+    """Which sites did not take a job, from what FLARE noted when it sent the job out; a line each."""
+    noted = [str(line).partition(": ") for line in meta.get("job_deploy_detail") or []]
+    return [f"{site} refused the job: {' '.join(why.split())}" for site, _, why in noted if why and why != "OK"]

@@ -58,8 +58,10 @@ def address(kit: Path) -> str:
 
 
 def registered(session) -> list[str]:
-    """Names of the sites that are connected now."""
-    return sorted(client.name for client in session.get_connected_client_list())
+    """Names of the sites that answer now. The server's own list holds a killed one for ten minutes: each is asked."""
+    listed = [client.name for client in session.get_connected_client_list()]
+    answers = (session.get_client_job_status(listed) or []) if listed else []
+    return sorted({answer["client_name"] for answer in answers if answer["status"] != "no_reply"})
 
 
 def _first_line(error: Exception) -> str:
