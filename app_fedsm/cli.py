@@ -112,13 +112,14 @@ def _run(args: argparse.Namespace) -> int:
 
 def _job_export(args: argparse.Namespace) -> int:
     settings = settings_of(args)
+    from app_fedsm.federation_commands import parse_gpus
     from app_fedsm.jobs import job_name
     from app_fedsm.recipe import FedSMRecipe
 
     name = args.name or job_name(settings)
 
     try:
-        FedSMRecipe(settings, name, args.resume_from, args.byoc).export(str(args.out))
+        FedSMRecipe(settings, name, args.resume_from, args.byoc, parse_gpus(args.gpus or [])).export(str(args.out))
     except (ValueError, RuntimeError) as e:  # FLARE's words on names and on folders that are not ours
         raise UserError(str(e).splitlines()[0]) from e
     print(args.out / name)
@@ -169,6 +170,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--resume-from", default="", metavar="DIR", help="checkpoints folder on the server to go on from"
     )
     export.add_argument("--byoc", action="store_true", help="carry the code inside the job")
+    federation_commands.add_gpus(export)
     add_job_options(export)
     export.set_defaults(do=_job_export)
 

@@ -153,8 +153,8 @@ def _settings(args: argparse.Namespace):
     return settings_of(args)
 
 
-def parse_gpus(given: list[str], sites: list[str]) -> dict[str, dict]:
-    """From `[SITE=]N[:GiB]` to what the job asks of the sites' resource managers.
+def parse_gpus(given: list[str], sites: list[str] | None = None) -> dict[str, dict]:
+    """From `[SITE=]N[:GiB]` to what the job asks of the sites' resource managers; `sites`: those that there are.
 
     Raises:
         UserError: it is not of this form, or names a site that takes no part.
@@ -164,7 +164,7 @@ def parse_gpus(given: list[str], sites: list[str]) -> dict[str, dict]:
         found = _GPUS.fullmatch(text)
         if not found:
             raise UserError(f"--gpus {text!r}: write [SITE=]N[:GiB], as in 1:8 or site-2=2:16")
-        if found["site"] and found["site"] not in sites:
+        if found["site"] and sites is not None and found["site"] not in sites:
             raise UserError(f"--gpus {text!r}: no site {found['site']!r}; there are {', '.join(sites)}")
         needed = {"num_of_gpus": int(found["count"])}
         resources[found["site"] or "@default"] = needed | (
@@ -173,12 +173,19 @@ def parse_gpus(given: list[str], sites: list[str]) -> dict[str, dict]:
     return resources
 
 
+def add_gpus(parser: argparse.ArgumentParser) -> None:
+    """Adds the option that `parse_gpus` reads."""
+    parser.add_argument(
+        "--gpus", action="append", metavar="[SITE=]N[:GiB]", help="GPUs that the job needs, e.g. 1:8 (may be repeated)"
+    )
+
+
 def _add_submission(parser: argparse.ArgumentParser, add_job_options) -> None:
     add = parser.add_argument
     add("--out", type=Path, required=True, metavar="DIR", help="the run's folder, of the same shape as `fedsm run`'s")
     add("--force", action="store_true", help="replace the run that --out holds")
     add("--byoc", action="store_true", help="carry the code inside the job (sites must allow it)")
-    add("--gpus", action="append", metavar="[SITE=]N[:GiB]", help="GPUs that the job needs (may be repeated)")
+    add_gpus(parser)
     add("--no-wait", action="store_true", help="only submit; `fedsm fetch` brings the result")
     add_job_options(parser)
 

@@ -1,0 +1,66 @@
+"""What the commands of federations refuse, and what they put into a job: no process is started here."""
+
+import json
+
+import pytest
+
+from app_fedsm.cli import main
+from app_fedsm.federation_commands import parse_gpus
+from app_fedsm.remote import refusals
+from fedsm.errors import UserError
+
+
+def test_gpus_are_asked_of_the_sites_resource_managers(tmp_path):
+    asked = parse_gpus(["1:8", "site-2=2"], ["site-1", "site-2"])
+    assert asked == {"@default": {"num_of_gpus": 1, "mem_per_gpu_in_GiB": 8}, "site-2": {"num_of_gpus": 2}}
+    assert main(["job", "export", "--task", "retinal", "--out", str(tmp_path), "--gpus", "1:8", "--gpus", "b=2"]) == 0
+    meta = json.loads((tmp_path / "fedsm_retinal" / "meta.json").read_text())
+    assert meta["resource_spec"] == {
+        "@default": {"num_of_gpus": 1, "mem_per_gpu_in_GiB": 8},
+        "b": {"num_of_gpus": 2},
+    }
+
+
+@pytest.mark.parametrize(("text", "words"), [("many", "write"), ("1:big", "write"), ("elsewhere=1", "no site")])
+def test_bad_gpus_are_one_line(text, words):
+    with pytest.raises(UserError, match=words):
+        parse_gpus([text], ["site-1"])
+
+
+def test_refusals_name_the_site_and_the_reason():
+    detail = [
+        "server: OK",
+        "site-1: OK",
+        "site-3: ERROR: user 'lead' is not authorized for\n 'byoc'",
+        "site-2: no reply",
+    ]
+    assert refusals({"job_deploy_detail": detail}) == [
+        "site-3 refused the job: ERROR: user 'lead' is not authorized for 'byoc'",
+        "site-2 refused the job: no reply",
+    ]
+    assert refusals({}) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["status"], "--kit"),
+        (["status", "no_such"], "holds no run"),
+        (["fetch", "no_such"], "no job that was submitted"),
+        (["poc", "down", "--dir", "no_such"], "no POC"),
+        (["poc", "submit", "--dir", "no_such", "--task", "retinal", "--out", "o"], "poc up"),
+        (["submit", "--kit", ".", "--sites", "a", "b", "--task", "retinal", "--out", "o"], "no user's startup kit"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path, monkeypatch, capsys, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    err = capsys.readouterr().err
+    assert words in err and err.count("\n") == 1
+    assert not (tmp_path / "o" / "run.json").exists()
+
+
+def test_the_run_of_a_federation_is_not_resumed_in_the_simulator(tmp_path, capsys):
+    (tmp_path / "run.json").write_text(json.dumps({"job_id": "x"}))
+    assert main(["run", "--resume", "--out", str(tmp_path)]) == 2
+    assert "fedsm resume" in capsys.readouterr().err
