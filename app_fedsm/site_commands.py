@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
+import sys
 from pathlib import Path
 
 _NOT_HERE = (  # options of a job that change nothing for a site's machine
@@ -34,7 +36,7 @@ def _site_check(args: argparse.Namespace) -> int:
     print(f"site {kit.site}, kit {kit.root}")
     if settings:
         print(f"task {args.task}, method {settings.method}, {settings.size} px, batch of {settings.batch_size}")
-    print(format_lines(lines))
+    print(format_lines(lines, shutil.get_terminal_size().columns if sys.stdout.isatty() else 0))
     return int(any(line.level == "FAIL" for line in lines))
 
 

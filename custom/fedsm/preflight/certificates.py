@@ -15,9 +15,9 @@ _SOON = 30  # days
 _NEW_KIT = "ask the project's lead for a new kit of this site"
 
 
-def check_certificate(kit: Kit, now: datetime | None = None) -> list[Line]:
+def check_certificate(kit: Kit) -> list[Line]:
     """Checks client.crt, client.key and rootCA.pem against each other and the clock."""
-    now = now or datetime.now(UTC)
+    now = datetime.now(UTC)
     try:
         own = x509.load_pem_x509_certificate((kit.startup / "client.crt").read_bytes())
         root = x509.load_pem_x509_certificate((kit.startup / "rootCA.pem").read_bytes())

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
 
 from fedsm.data.findings import count_levels, printable
+
+_WHOLE_WORDS = {"break_long_words": False, "break_on_hyphens": False, "drop_whitespace": True}
 
 
 @dataclass(frozen=True)
@@ -29,12 +32,19 @@ def size_text(count: int) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.0f} MB"
 
 
-def format_lines(lines: list[Line]) -> str:
-    """The lines as an aligned table, remedies below what they are for, and the counts."""
+def format_lines(lines: list[Line], columns: int = 0) -> str:
+    """The lines as an aligned table, remedies below what they are for, and the counts.
+
+    Args:
+        lines: what the checks say.
+        columns: longer rows are wrapped; 0: none is.
+    """
     width = max(len(line.topic) for line in lines)
     rows = []
     for line in lines:
         rows.append(f"{line.level}  {line.topic:<{width}}  {printable(line.what)}")
         if line.remedy:
             rows.append(f"{'':{width + 8}}remedy: {printable(line.remedy)}")
+    if columns:
+        rows = [textwrap.fill(r, columns, subsequent_indent=" " * (width + 8), **_WHOLE_WORDS) for r in rows]
     return "\n".join([*rows, count_levels([line.level for line in lines])])

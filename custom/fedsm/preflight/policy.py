@@ -35,7 +35,7 @@ def check_code(kit: Kit) -> list[Line]:
     listed = "*" in allowed or any(_OURS.startswith(e) for e in allowed if e.endswith("."))
     listed = listed or resources.get("class_list_enforcement_mode") == "warn"
     add = (
-        f'copy local/resources.json.default to local/resources.json; add "{_OURS}" to its class_allow_list'
+        f'copy local/resources.json.default to resources.json, add "{_OURS}" to its class_allow_list'
         if kit.policy_file("resources.json").suffix == ".default"
         else f'add "{_OURS}" to class_allow_list in local/resources.json'
     )
@@ -44,7 +44,7 @@ def check_code(kit: Kit) -> list[Line]:
         return [Line("PASS", "code", f"the installed fedsm may run; {who}")]
     if bringers:
         what = f"only code inside the job may run (BYOC, by {', '.join(bringers)}), not the installed fedsm"
-        return [Line("WARN", "code", what, f"to use the installed one: {add}; else have jobs exported with --byoc")]
+        return [Line("WARN", "code", what, f"{add}; or have jobs exported with --byoc")]
     return [Line("FAIL", "code", f'no job can run: BYOC is forbidden, "{_OURS}" not in class_allow_list', add)]
 
 

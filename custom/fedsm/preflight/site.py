@@ -78,8 +78,7 @@ def check_data(kit: Kit, site: SiteSettings, settings: JobSettings) -> tuple[Sit
     if site.patient_pattern:
         task = replace(task, patient_pattern=site.patient_pattern)
         more += f" --patient-pattern '{site.patient_pattern}'"
-    images = site.data / "images"
-    total = len(list(images.iterdir())) if images.is_dir() else 0
+    total = sum(1 for _ in site.data.glob("images/*"))
     with tqdm(total=total, desc="checking data", unit="pair", leave=False, delay=1, disable=None) as bar:
         report = check_folder(site.data, kit.site, task, bar.update)
     lines = [

@@ -73,10 +73,8 @@ def check_packages() -> list[Line]:
 def check_against_server(expected: dict[str, str] | None) -> list[Line]:
     """Compares with the server's versions. FLARE tells a site nothing of them before it has joined."""
     if expected is None:
-        what = "versions not compared: the server does not tell them before a site has joined"
-        return [
-            Line("WARN", "server has", what, "ask its operator for `fedsm site versions > FILE`; give --expect FILE")
-        ]
+        what = "not compared: the server does not tell its own before a site has joined"
+        return [Line("WARN", "versions", what, "ask its operator for `fedsm site versions > FILE`; give --expect FILE")]
     here, lines = versions(), []
     for name, version in expected.items():
         have = here.get(name, "not installed")
@@ -84,8 +82,8 @@ def check_against_server(expected: dict[str, str] | None) -> list[Line]:
         if not alike:
             level = "FAIL" if name in _MUST_AGREE or have == "not installed" else "WARN"
             remedy = "install the server's Python" if name == "python" else f'pip install "{name}=={version}"'
-            lines.append(Line(level, "server has", f"{name} {version}, here it is {have}", remedy))
-    return lines or [Line("PASS", "server has", "the same versions")]
+            lines.append(Line(level, "versions", f"the server has {name} {version}, here it is {have}", remedy))
+    return lines or [Line("PASS", "versions", "the same as the server's")]
 
 
 def check_python() -> list[Line]:
