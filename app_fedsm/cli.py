@@ -139,7 +139,7 @@ def _workspace(args: argparse.Namespace) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command."""
-    from app_fedsm import data_commands, experiment, federation_commands, provision
+    from app_fedsm import data_commands, experiment, federation_commands, provision, site_commands
 
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("fedsm", description=__doc__, formatter_class=raw)
@@ -187,6 +187,7 @@ def build_parser() -> argparse.ArgumentParser:
     data_commands.add_parsers(commands)
     federation_commands.add_parsers(commands, add_job_options)
     provision.add_parser(commands)
+    site_commands.add_parser(commands, add_job_options)
     return parser
 
 

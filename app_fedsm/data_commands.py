@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,8 @@ def _data_check(args: argparse.Namespace) -> int:
     from fedsm.data.findings import format_reports
 
     task = build_settings(args.task, "fedsm").task
+    if args.patient_pattern:
+        task = replace(task, patient_pattern=args.patient_pattern)
     reports = check_with_bar(args.root, task)
     print(format_reports(reports))
     if not args.no_sheets:
@@ -120,6 +123,11 @@ def add_parsers(commands) -> None:
     )  # fmt: skip
     check.add_argument("root", type=Path, metavar="ROOT", help="folder with one sub-folder a site, or one site's")
     check.add_argument("--task", required=True, help=task_help())
+    check.add_argument(
+        "--patient-pattern",
+        metavar="REGEX",
+        help="the patient in a file's name, as in fedsm_site.yaml (default: the task's)",
+    )
     sheets = check.add_mutually_exclusive_group()
     sheets.add_argument("--sheets", type=Path, metavar="DIR", help=f"where contact sheets go (default: {_SHEETS})")
     sheets.add_argument("--no-sheets", action="store_true", help="write no contact sheets")

@@ -23,6 +23,12 @@ def test_room_does_not_import_nvflare(room):
             assert not any(n.startswith(("fedsm.client", "fedsm.server", "fedsm.exchange")) for n in names), path
 
 
+def test_preflight_runs_without_flare():
+    """It uses the site's settings of `client`, but a kit is looked at, not started."""
+    code = "import sys, fedsm.preflight.site; sys.exit('nvflare' in sys.modules or 'app_fedsm' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
 def test_loading_a_super_model_does_not_load_nvflare():
     code = "import sys, fedsm.super_model.artefact, fedsm.evaluation.candidates; sys.exit('nvflare' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

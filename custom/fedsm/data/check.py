@@ -105,6 +105,7 @@ def _summarize(seen: list[Seen], task: TaskSettings, notes: Notes) -> dict:
     quantiles = np.median([one.quantiles for one in seen], axis=0).tolist()
     ranges = {"width": widths, "height": heights, "slices": slices}
     return {name: [min(values), max(values)] for name, values in ranges.items()} | {
+        "images": sum(slices),
         "labels": labels,
         "empty_masks": empty,
         "intensity": dict(zip(("p1", "p50", "p99"), quantiles, strict=True)),

@@ -116,7 +116,8 @@ def percent(fraction: float) -> str:
     return f"{100 * fraction:.1f} %" if fraction >= 0.001 or fraction == 0 else f"{100 * fraction:.2g} %"
 
 
-def _headline(report: SiteReport) -> str:
+def contents(report: SiteReport) -> str:
+    """What a site's folder holds, in a few words."""
     parts = [f"{report.pairs} pair{'s' * (report.pairs != 1)}"]
     if summary := report.summary:
         sizes = [f"{w}x{h}" for w, h in zip(summary["width"], summary["height"], strict=True)]
@@ -124,7 +125,12 @@ def _headline(report: SiteReport) -> str:
         if summary["slices"][1] > 1:
             parts.append(" to ".join(map(str, dict.fromkeys(summary["slices"]))) + " slices")
         parts += [f"{name} {percent(fraction)}" for name, fraction in summary["labels"].items()]
-    return f"{report.level} {printable(report.site)}: {', '.join(parts)}"
+    return ", ".join(parts)
+
+
+def count_levels(levels: list[str]) -> str:
+    """How often each level occurs: `3 PASS, 1 FAIL`."""
+    return ", ".join(f"{levels.count(level)} {level}" for level in ("PASS", "WARN", "FAIL") if level in levels)
 
 
 def refusal(reports: list[SiteReport], command: str) -> str | None:
@@ -151,10 +157,9 @@ def format_reports(reports: list[SiteReport]) -> str:
     """The reports as text for a terminal."""
     lines = []
     for report in reports:
-        lines.append(_headline(report))
+        lines.append(f"{report.level} {printable(report.site)}: {contents(report)}")
         for finding in report.findings:
             lines.append(f"  {finding.level} {finding.what}{': ' if finding.file else ''}{finding.file}")
             lines.append(f"       remedy: {finding.remedy}")
-    levels = [report.level for report in reports]
-    counts = ", ".join(f"{levels.count(level)} {level}" for level in ("PASS", "WARN", "FAIL") if level in levels)
+    counts = count_levels([report.level for report in reports])
     return "\n".join([*lines, f"{len(reports)} site{'s' * (len(reports) != 1)}: {counts}"])

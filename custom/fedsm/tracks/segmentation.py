@@ -23,6 +23,7 @@ class NetworkClient(ClientTrack):
 
     lr: float
     trains = True
+    keeps_moments = True  # whether Adam steps here, at the site
 
     def __init__(self, *args):
         super().__init__(*args)

@@ -24,6 +24,8 @@ class SelectorGradientClient(SelectorClient):
     Nothing is held twice: the paper's selector has half a gigabyte of weights.
     """
 
+    keeps_moments = False
+
     def receive(self, payload: Tensors) -> None:
         self.net.load_state_dict(payload)
 

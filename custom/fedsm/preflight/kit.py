@@ -1,0 +1,74 @@
+"""A client's startup kit, as `nvflare provision` makes it: what of it FLARE will read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedsm.errors import UserError
+
+
+@dataclass(frozen=True)
+class Kit:
+    """A client's startup kit.
+
+    Attributes:
+        root: its folder, which is the client's workspace as well.
+        site: the site's name.
+        host: the server's host name.
+        port: its port.
+        scheme: what is spoken there inside TLS: `http` (FLARE's default), `grpc` or `tcp`.
+        security: `mtls`, `tls` or `clear`.
+        server: the name that the server's certificate must carry; empty: not said.
+    """
+
+    root: Path
+    site: str
+    host: str
+    port: int
+    scheme: str
+    security: str
+    server: str
+
+    @property
+    def startup(self) -> Path:
+        return self.root / "startup"
+
+    @property
+    def local(self) -> Path:
+        return self.root / "local"
+
+    def policy_file(self, name: str) -> Path:
+        """`local/<name>`, or the default beside it that FLARE takes where there is none."""
+        own = self.local / name
+        return own if own.is_file() else self.local / f"{name}.default"
+
+
+def load_kit(root: Path) -> Kit:
+    """Reads a client's kit.
+
+    Raises:
+        UserError: it is none.
+    """
+    path = root / "startup" / "fed_client.json"
+    if not path.is_file() or not (root / "local").is_dir():
+        raise UserError(
+            f"{root} is no client's startup kit: it needs startup/fed_client.json and local/;"
+            " give the folder that `nvflare provision` made for this site"
+        )
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        server, client = content["servers"][0], content["client"]
+        host, _, port = server["service"]["target"].rpartition(":")
+        return Kit(
+            root=root,
+            site=client.get("fqsn", root.resolve().name).split(".")[-1],
+            host=host,
+            port=int(port),
+            scheme=server["service"].get("scheme", "grpc"),
+            security=client.get("connection_security", "mtls"),
+            server=server.get("identity", ""),
+        )
+    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as e:
+        raise UserError(f"{path} names no server and client ({e!r}); unpack the kit again") from e

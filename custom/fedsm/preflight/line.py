@@ -1,0 +1,50 @@
+"""A line of `fedsm site check`, and the table of them."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+
+from fedsm.data.findings import count_levels, printable
+
+_WHOLE_WORDS = {"break_long_words": False, "break_on_hyphens": False, "drop_whitespace": True}
+
+
+@dataclass(frozen=True)
+class Line:
+    """What one check says.
+
+    Attributes:
+        level: PASS, WARN or FAIL.
+        topic: what was looked at, in a word.
+        what: what was seen.
+        remedy: what to do about it; with every WARN and FAIL.
+    """
+
+    level: str
+    topic: str
+    what: str
+    remedy: str = ""
+
+
+def size_text(count: int) -> str:
+    """Bytes for a person: 0.3 GB, 12 MB."""
+    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.0f} MB"
+
+
+def format_lines(lines: list[Line], columns: int = 0) -> str:
+    """The lines as an aligned table, remedies below what they are for, and the counts.
+
+    Args:
+        lines: what the checks say.
+        columns: longer rows are wrapped; 0: none is.
+    """
+    width = max(len(line.topic) for line in lines)
+    rows = []
+    for line in lines:
+        rows.append(f"{line.level}  {line.topic:<{width}}  {printable(line.what)}")
+        if line.remedy:
+            rows.append(f"{'':{width + 8}}remedy: {printable(line.remedy)}")
+    if columns:
+        rows = [textwrap.fill(r, columns, subsequent_indent=" " * (width + 8), **_WHOLE_WORDS) for r in rows]
+    return "\n".join([*rows, count_levels([line.level for line in lines])])
