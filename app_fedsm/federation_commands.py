@@ -124,6 +124,23 @@ def _fetch(args: argparse.Namespace) -> int:
     return _follow(args.run)
 
 
+def _resume(args: argparse.Namespace) -> int:
+    from app_fedsm import remote
+    from app_fedsm.cli import main
+    from app_fedsm.run_folder import is_federation
+
+    if not is_federation(args.run):
+        more = [] if args.rounds is None else ["--rounds", str(args.rounds)]
+        return main(["run", "--resume", "--out", str(args.run), *more])
+    job_id, away = remote.resume(args.run, args.rounds)
+    print(f"job {job_id} goes on from the last checkpoint", file=sys.stderr)
+    if away:
+        print(
+            f"not connected: {', '.join(away)}; they keep their place: `fedsm resume` again when back", file=sys.stderr
+        )
+    return _follow(args.run)
+
+
 def _status(args: argparse.Namespace) -> int:
     from app_fedsm import status
 
@@ -232,6 +249,16 @@ def add_parsers(commands, add_job_options) -> None:
     )  # fmt: skip
     fetch.add_argument("run", type=Path, metavar="RUN", help="the folder that was given to --out")
     fetch.set_defaults(do=_fetch)
+
+    resume = commands.add_parser(
+        "resume", help="go on with a run from its last checkpoint", formatter_class=raw,
+        epilog="example:\n  fedsm resume runs/first\n  fedsm resume runs/first --rounds 200\n",
+        description="After Ctrl-C, a killed server, too few sites, or when a site that was restarted is to take part"
+        " again. Simulator and federation alike.",
+    )  # fmt: skip
+    resume.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
+    resume.add_argument("--rounds", type=int, metavar="N", help="another number of rounds in all")
+    resume.set_defaults(do=_resume)
 
     status = commands.add_parser(
         "status", help="how far a run is", formatter_class=raw,

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from app_fedsm import session as sessions
 from app_fedsm.progress import show
-from app_fedsm.run_folder import LOG, RESULTS, RUN, collect
+from app_fedsm.run_folder import EARLIER, LOG, RESULTS, RUN, collect
 from fedsm.errors import UserError
 from fedsm.server.checkpoint import write_json
 from fedsm.settings import JobSettings
@@ -30,7 +30,7 @@ class JobFailed(Exception):
 
 def submit(
     kit: Path, settings: JobSettings, out: Path, sites: list[str], byoc: bool = False,
-    resources: dict[str, dict] | None = None, resume_from: str = "",
+    resources: dict[str, dict] | None = None, resume_from: str = "", all_sites: list[str] | None = None,
 ) -> str:  # fmt: skip
     """Submits a job and notes it in the run's folder, so that it can be followed by whoever comes later.
 
@@ -42,6 +42,7 @@ def submit(
         byoc: carry the code inside the job.
         resources: see `FedSMRecipe`.
         resume_from: see `FedSMRecipe`.
+        all_sites: the sites of the run, where some of them are away; default: `sites`.
 
     Returns:
         the job's id.
@@ -62,9 +63,64 @@ def submit(
             job_id = session.submit_job(str(out / "job" / job_name(settings)))
         except Exception as e:  # FLARE has a dozen of exceptions for this
             raise UserError(f"the server refused the job: {' '.join(str(e).split())}") from e
-    note = {"job_id": job_id, "kit": str(kit), "settings": settings.to_dict(), "sites": sites, "byoc": byoc}
+    note = {
+        "job_id": job_id,
+        "kit": str(kit),
+        "settings": settings.to_dict(),
+        "sites": all_sites or sites,
+        "byoc": byoc,
+    }
     write_json(out / RUN, note | {"resources": resources or {}})
     return job_id
+
+
+def resume(out: Path, rounds: int | None = None) -> tuple[str, list[str]]:
+    """Goes on with a run as a new job, from the last checkpoint on the server's disk.
+
+    For a job that ended, for one that the server no longer knows how to run (it was killed and started again), and for
+    one that runs without a site which has come back: FLARE does not let a restarted site into a running job, so that
+    one is stopped first. Nothing is lost by it but the round under way.
+
+    Args:
+        out: the run's folder, as `submit` left it.
+        rounds: another number of rounds.
+
+    Returns:
+        the new job's id, and the sites of the run that are not connected: they keep their place.
+
+    Raises:
+        UserError: there is nothing to resume, or too few sites are there.
+    """
+    job = load_job(out)
+    kit, old = Path(job["kit"]), job["job_id"]
+    if (out / RESULTS).is_file() and rounds is None:
+        raise UserError(f"{out} is finished; --rounds N goes on for more")
+    settings = JobSettings.from_dict(job["settings"] | ({} if rounds is None else {"rounds": rounds}))
+    with sessions.connect(kit) as session:
+        here = sessions.registered(session)
+        events = events_of(session, old)
+        if events:
+            lacking = next((e["missing"] for e in reversed(events) if e["event"] == "round"), {})
+            if not [site for site in lacking if site in here]:
+                raise UserError(f"job {old} runs and no site waits to come back; `fedsm fetch {out}` waits for it")
+            _stop(session, old)
+    present = [site for site in job["sites"] if site in here]
+    if len(present) < settings.min_sites:
+        raise UserError(f"{len(present)} of {len(job['sites'])} sites are connected, min_sites is {settings.min_sites}")
+    if (out / RESULTS).is_file():
+        (out / RESULTS).replace(out / EARLIER)
+    new = submit(kit, settings, out, present, job["byoc"], job["resources"], f"job:{old}", all_sites=job["sites"])
+    return new, [site for site in job["sites"] if site not in present]
+
+
+def _stop(session, job_id: str) -> None:
+    """Aborts a job and waits until FLARE has put it away."""
+    session.abort_job(job_id)
+    deadline = time.time() + PATIENCE
+    while session.get_job_meta(job_id)["status"] in (*_WAITING, _RUNNING):
+        if time.time() > deadline:
+            raise UserError(f"job {job_id} does not stop; try again, or ask the server's operator")
+        time.sleep(POLL_SECONDS)
 
 
 def load_job(out: Path) -> dict:

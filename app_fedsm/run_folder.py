@@ -55,6 +55,18 @@ def load_run(out: Path) -> dict:
         raise UserError(f"{out} holds no run to resume ({RUN} cannot be read)") from e
 
 
+def is_federation(out: Path) -> bool:
+    """Whether a run's folder is of a job that was submitted to a server, not of the simulator.
+
+    Raises:
+        UserError: it holds no run.
+    """
+    try:
+        return "job_id" in json.loads((out / RUN).read_text())
+    except (OSError, ValueError, TypeError) as e:
+        raise UserError(f"{out} holds no run ({RUN} cannot be read)") from e
+
+
 def rounds_done(out: Path) -> int:
     """The round of a run's newest checkpoint, also while it runs; 0: there is none."""
     folders = (out / FOLDER, server_folder(out) / FOLDER)

@@ -6,7 +6,7 @@ import json
 import statistics
 from pathlib import Path
 
-from app_fedsm.run_folder import PROGRESS, RUN, server_folder
+from app_fedsm.run_folder import PROGRESS, RESULTS, is_federation, server_folder
 from fedsm.errors import UserError
 
 _LAST = 5  # rounds whose median says how long the next will take
@@ -45,20 +45,15 @@ def _duration(seconds: float) -> str:
 
 
 def of_run(out: Path) -> str:
-    """The status of a run's folder: from its own files, or from the server that its job runs on."""
-    run = _read(out)
-    here = [path for path in (out / PROGRESS, server_folder(out) / PROGRESS) if path.is_file()]
-    if here or "job_id" not in run:
-        newest = max(here, key=lambda p: p.stat().st_mtime, default=None)
-        return summary([json.loads(line) for line in newest.read_text().splitlines()] if newest else [])
-    return of_job(Path(run["kit"]), run["job_id"])
+    """The status of a run's folder: from the server that its job runs on, or from its own files."""
+    from app_fedsm import remote
 
-
-def _read(out: Path) -> dict:
-    try:
-        return json.loads((out / RUN).read_text())
-    except (OSError, ValueError) as e:
-        raise UserError(f"{out} holds no run ({RUN} cannot be read)") from e
+    if is_federation(out) and not (out / RESULTS).is_file():
+        job = remote.load_job(out)
+        return of_job(Path(job["kit"]), job["job_id"])
+    files = [path for path in (out / PROGRESS, server_folder(out) / PROGRESS) if path.is_file()]
+    newest = max(files, key=lambda p: p.stat().st_mtime, default=None)
+    return summary([json.loads(line) for line in newest.read_text().splitlines()] if newest else [])
 
 
 def of_job(kit: Path, job_id: str) -> str:
