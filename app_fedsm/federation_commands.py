@@ -135,9 +135,7 @@ def _resume(args: argparse.Namespace) -> int:
     job_id, away = remote.resume(args.run, args.rounds)
     print(f"job {job_id} goes on from the last checkpoint", file=sys.stderr)
     if away:
-        print(
-            f"not connected: {', '.join(away)}; they keep their place: `fedsm resume` again when back", file=sys.stderr
-        )
+        print(f"not connected: {', '.join(away)}; when they are back, `fedsm resume` takes them in", file=sys.stderr)
     return _follow(args.run)
 
 

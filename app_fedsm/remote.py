@@ -63,14 +63,8 @@ def submit(
             job_id = session.submit_job(str(out / "job" / job_name(settings)))
         except Exception as e:  # FLARE has a dozen of exceptions for this
             raise UserError(f"the server refused the job: {' '.join(str(e).split())}") from e
-    note = {
-        "job_id": job_id,
-        "kit": str(kit),
-        "settings": settings.to_dict(),
-        "sites": all_sites or sites,
-        "byoc": byoc,
-    }
-    write_json(out / RUN, note | {"resources": resources or {}})
+    note = {"job_id": job_id, "kit": str(kit), "settings": settings.to_dict(), "sites": all_sites or sites}
+    write_json(out / RUN, note | {"byoc": byoc, "resources": resources or {}})
     return job_id
 
 
