@@ -83,9 +83,28 @@ def _submit(args: argparse.Namespace) -> int:
     from fedsm.tracks import check_tracks
 
     settings = _settings(args)
-    check_tracks(settings, args.sites)
-    try_networks(settings, len(args.sites))
-    return _run(args, args.kit, settings, args.sites)
+    sites = _connected(args.kit, int(args.sites[0])) if _is_count(args.sites) else args.sites
+    check_tracks(settings, sites)
+    try_networks(settings, len(sites))
+    return _run(args, args.kit, settings, sites)
+
+
+def _is_count(sites: list[str]) -> bool:
+    return len(sites) == 1 and sites[0].isdigit()
+
+
+def _connected(kit: Path, count: int) -> list[str]:
+    """The sites that are connected, if they are just so many."""
+    from app_fedsm import session
+
+    with session.connect(kit) as opened:
+        here = session.registered(opened)
+    if len(here) != count:
+        raise UserError(
+            f"--sites {count}, but {len(here)} are connected ({', '.join(here) or 'none'});"
+            " wait for the others, or name the sites"
+        )
+    return here
 
 
 def _run(args: argparse.Namespace, kit: Path, settings, sites: list[str]) -> int:
@@ -237,7 +256,9 @@ def add_parsers(commands, add_job_options) -> None:
         description="Submits a job with a user's startup kit, follows it and downloads the result.",
     )  # fmt: skip
     submit.add_argument("--kit", type=Path, required=True, metavar="KIT", help="your startup kit")
-    submit.add_argument("--sites", nargs="+", required=True, metavar="SITE", help="the sites that must be connected")
+    submit.add_argument(
+        "--sites", nargs="+", required=True, metavar="SITE", help="the sites that take part, or how many there must be"
+    )
     _add_submission(submit, add_job_options)
     submit.set_defaults(do=_submit)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from pathlib import Path
@@ -30,11 +31,12 @@ class FedSMRecipe(Recipe):
         byoc: carry the code inside the job. Default: the sites have installed the package.
         resources: site (or `@default`) -> what the site's resource manager must have free for this job, such as
             `{"num_of_gpus": 1, "mem_per_gpu_in_GiB": 8}`.
+        sites: the job goes to these alone; default: to all that are connected when it starts.
     """
 
     def __init__(
         self, settings: JobSettings, name: str, resume_from: str = "", byoc: bool = False,
-        resources: dict[str, dict] | None = None,
+        resources: dict[str, dict] | None = None, sites: list[str] | None = None,
     ):  # fmt: skip
         job = FedJob(name=name, min_clients=settings.min_sites)
         for site, needed in (resources or {}).items():
@@ -48,6 +50,7 @@ class FedSMRecipe(Recipe):
         super().__init__(job)
         self.add_server_config({"server": {"task_request_interval": POLL_SECONDS}})
         self._byoc = byoc
+        self._sites = sites
 
     def export(self, job_dir: str, **kwargs) -> None:
         """Writes the job folder `<job_dir>/<name>`; with `byoc` the whole package goes into its `app/custom`."""
@@ -57,3 +60,8 @@ class FedSMRecipe(Recipe):
                 shutil.copytree(source, Path(staging) / "fedsm", ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
                 self.add_server_file(staging)
             super().export(job_dir, **kwargs)
+        if self._sites:
+            meta = Path(job_dir) / self._job.name / "meta.json"
+            content = json.loads(meta.read_text())
+            content["deploy_map"] = {app: ["server", *self._sites] for app in content["deploy_map"]}
+            meta.write_text(json.dumps(content, indent=4))

@@ -58,7 +58,7 @@ def submit(
         here = sessions.registered(session)
         if missing := [site for site in sites if site not in here]:
             raise UserError(f"not connected to the server: {', '.join(missing)}; start them, then submit again")
-        FedSMRecipe(settings, job_name(settings), resume_from, byoc, resources).export(str(out / "job"))
+        FedSMRecipe(settings, job_name(settings), resume_from, byoc, resources, sites).export(str(out / "job"))
         try:
             job_id = session.submit_job(str(out / "job" / job_name(settings)))
         except Exception as e:  # FLARE has a dozen of exceptions for this

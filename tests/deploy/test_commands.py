@@ -64,3 +64,14 @@ def test_the_run_of_a_federation_is_not_resumed_in_the_simulator(tmp_path, capsy
     (tmp_path / "run.json").write_text(json.dumps({"job_id": "x"}))
     assert main(["run", "--resume", "--out", str(tmp_path)]) == 2
     assert "fedsm resume" in capsys.readouterr().err
+
+
+def test_a_job_goes_to_its_sites_alone(tmp_path):
+    """FLARE sends a job to whoever is connected, unless its deploy map says more."""
+    from app_fedsm.recipe import FedSMRecipe
+    from tests.conftest import small_settings
+
+    FedSMRecipe(small_settings(), "named", sites=["site-1", "site-3"]).export(str(tmp_path))
+    FedSMRecipe(small_settings(), "anybody").export(str(tmp_path))
+    maps = [json.loads((tmp_path / job / "meta.json").read_text())["deploy_map"] for job in ("named", "anybody")]
+    assert maps == [{"app": ["server", "site-1", "site-3"]}, {"app": ["@ALL"]}]

@@ -151,5 +151,8 @@ def test_nobody_without_a_certificate_gets_through(consortium):
             return tls.recv(100)
 
     assert ask(certificate=True).startswith(b"HTTP/1.1")
-    with pytest.raises((ssl.SSLError, ConnectionError)):
-        ask(certificate=False)
+    try:
+        answer = ask(certificate=False)
+    except (ssl.SSLError, ConnectionError):
+        answer = b""  # it depends on who is faster whether the line is just closed
+    assert answer == b""
