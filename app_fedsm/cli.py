@@ -20,6 +20,7 @@ _RUN_EXAMPLE = """example:
 def add_job_options(parser: argparse.ArgumentParser, without: tuple[str, ...] = ()) -> None:
     """Adds the options of a job but some; their names are in the arguments' `job_options`."""
     from app_fedsm.config import PERSONAL, SELECTORS, available, task_help
+    from fedsm.settings import NORM_CHECKS
 
     options = {
         "task": {"help": task_help()},
@@ -41,6 +42,15 @@ def add_job_options(parser: argparse.ArgumentParser, without: tuple[str, ...] = 
         "seed": {"type": int, "metavar": "S", "help": "fixes weights, splits and order of batches (default: 0)"},
         "min_sites": {"type": int, "metavar": "N", "help": "good answers that a round needs (default: 2)"},
         "round_timeout": {"type": int, "metavar": "S", "help": "seconds until a round is closed (default: 3600)"},
+        "round_retries": {
+            "type": int,
+            "metavar": "N",
+            "help": "how often a round with too few good answers is tried again (default: 2)",
+        },
+        "norm_check": {
+            "choices": NORM_CHECKS,
+            "help": "what is done about an update whose norm is far from the others' (default: warn)",
+        },
     }
     added = [name for name in options if name not in without]
     for name in added:
@@ -86,7 +96,8 @@ def _run(args: argparse.Namespace) -> int:
         if args.data is None:
             raise UserError("--data is missing: a folder with one sub-folder a site; see `fedsm run --help`")
         settings, data = settings_of(args), args.data
-    reports = simulate.check_data(data, settings, args.task or settings.task.name)
+    known = simulate.known_sites(out) if args.resume else []
+    reports = simulate.check_data(data, settings, args.task or settings.task.name, known)
     sites = [report.site for report in reports]
     threads = len(sites) if args.threads is None else args.threads
     if not 1 <= threads <= len(sites):
@@ -104,6 +115,7 @@ def _run(args: argparse.Namespace) -> int:
         return 130
     except simulate.SimulationFailed as e:
         print(f"fedsm: the run failed: {e}\n{run_folder.last_checkpoint(out)}", file=sys.stderr)
+        print(f"go on with: fedsm resume {out}", file=sys.stderr)
         return 1
     print(dice_table(results))
     print(f"\nresults: {out / 'results.json'}\nsuper model: {out / 'super_model'}")
@@ -139,7 +151,7 @@ def _workspace(args: argparse.Namespace) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command."""
-    from app_fedsm import data_commands, experiment, federation_commands, provision, site_commands
+    from app_fedsm import data_commands, experiment, federation_commands, forget, provision, site_commands
 
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("fedsm", description=__doc__, formatter_class=raw)
@@ -184,6 +196,7 @@ def build_parser() -> argparse.ArgumentParser:
     workspace.set_defaults(do=_workspace)
 
     experiment.add_parser(commands, add_job_options)
+    forget.add_parser(commands)
     data_commands.add_parsers(commands)
     federation_commands.add_parsers(commands, add_job_options)
     provision.add_parser(commands)

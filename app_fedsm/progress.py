@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from tqdm import tqdm
@@ -29,6 +30,9 @@ def show(bar: tqdm, event: dict) -> str | None:
     """Moves the bar; returns the reason, if the event is that the run failed."""
     if event["event"] == "failed":
         return event["reason"]
+    if event["event"] in ("refused", "warned"):
+        bar.write(f"round {event['round']}: site {event['site']} {event['event']}: {event['reason']}", sys.stderr)
+        return None
     if event["event"] == "started":
         bar.update(event["round"])
         bar.set_description("training")

@@ -13,12 +13,20 @@ from pathlib import Path
 
 from fedsm.errors import UserError
 from fedsm.server.checkpoint import FOLDER
+from fedsm.server.record import AcceptedLog
 
 RUN = "run.json"
 LOG = "flare.log"
 RESULTS = "results.json"
 PROGRESS = "progress.jsonl"
-_PRODUCTS = ("super_model", FOLDER, "tb_events", PROGRESS, RESULTS)  # results last: they say all is there
+_PRODUCTS = (
+    "super_model",
+    FOLDER,
+    "tb_events",
+    PROGRESS,
+    AcceptedLog.NAME,
+    RESULTS,
+)  # results last: they say all is there
 EARLIER = "results.earlier.json"
 _OWN = (*_PRODUCTS, f"{FOLDER}.earlier", EARLIER, RUN, LOG, "job", "workspace", "site_state", "cache")
 

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -28,7 +28,7 @@ from fedsm.data.findings import SiteReport, refusal
 from fedsm.data.site_folder import list_sites
 from fedsm.errors import UserError
 from fedsm.nets import try_networks
-from fedsm.server.checkpoint import FOLDER, write_json
+from fedsm.server.checkpoint import FOLDER, Checkpoints, write_json
 from fedsm.settings import JobSettings
 from fedsm.tracks import check_tracks
 
@@ -46,20 +46,28 @@ class SimulationFailed(Exception):
     """The run ended without results; the message says why and where to look."""
 
 
-def check_data(root: Path, settings: JobSettings, task: str) -> list[SiteReport]:
+def known_sites(out: Path) -> list[str]:
+    """The sites of a run's newest checkpoint, whether they are still there or not."""
+    state = Checkpoints(out / FOLDER).load()
+    return state["record"]["sites"] if state else []
+
+
+def check_data(root: Path, settings: JobSettings, task: str, known: Sequence[str] = ()) -> list[SiteReport]:
     """Checks that the settings fit the sites, then every file, as `fedsm data check` does; returns a report a site.
 
     Args:
         root: the data root.
         settings: the job's settings.
         task: what `--task` was given, for the command that shows more.
+        known: sites of the run that is resumed: they keep their place also where they are absent.
 
     Raises:
         UserError: settings that do not fit, or the first FAIL.
     """
     sites = list_sites(root)
-    check_tracks(settings, sites)
-    try_networks(settings, len(sites))
+    members = [*known, *(site for site in sites if site not in known)]
+    check_tracks(settings, members)
+    try_networks(settings, len(members))
     reports = check_with_bar(root, settings.task)
     if [report.site for report in reports] != sites:
         raise UserError(f"{root} is one site's folder or holds images beside the sites; --data is the folder above")

@@ -53,7 +53,7 @@ def main() -> None:
 
     def registered(names: list[str]) -> SoftPullAggregator:
         aggregator = SoftPullAggregator()
-        aggregator.bind(server_tracks(settings, names), names)
+        aggregator.bind(server_tracks(settings, names), names, settings)
         aggregator.begin(exchange.REGISTER, 0)
         answer = exchange.pack({"selector": sums}, {"round": 0, "images": _IMAGES}, DataKind.STATISTICS)
         for site in names:

@@ -13,11 +13,14 @@ from fedsm.nets import build_selector, build_unet
 from fedsm.settings import JobSettings
 
 
-def algorithm_1(data: Path, settings: JobSettings, sites: list[str], lam: float, selector: str) -> dict[str, dict]:
+def algorithm_1(
+    data: Path, settings: JobSettings, sites: list[str], lam: float, selector: str, present: dict | None = None
+) -> dict[str, dict]:
     """Trains all rounds.
 
     Args:
         selector: `fedavg` (local Adam steps, averaged), `gradient` (full-batch gradient, one Adam) or `none`.
+        present: round -> the sites that take part in it, where not all do. The others keep what they have.
 
     Returns:
         model name -> weights after the last round.
@@ -25,7 +28,6 @@ def algorithm_1(data: Path, settings: JobSettings, sites: list[str], lam: float,
     count = len(sites)
     parts = {s: load_site(data / s, s, settings)["train"] for s in sites}
     n = {s: len(parts[s]) for s in sites}
-    total = sum(n.values())
 
     torch.manual_seed(settings.seed)
     w_g = clone(build_unet(settings.task).state_dict())
@@ -45,7 +47,11 @@ def algorithm_1(data: Path, settings: JobSettings, sites: list[str], lam: float,
 
     for number in range(1, settings.rounds + 1):
         gradients = []
+        here = (present or {}).get(number, sites)
+        total = sum(n[s] for s in here)
         for k, s in enumerate(sites):
+            if s not in here:
+                continue
             f_g, f_p, f_s = nets[s]
             f_g.load_state_dict(w_g)
             f_p.load_state_dict(w_p[s])
@@ -71,16 +77,16 @@ def algorithm_1(data: Path, settings: JobSettings, sites: list[str], lam: float,
                         loss = functional.cross_entropy(f_s(x), y_s, reduction="sum")
                         (loss / (n[s] * settings.local_epochs)).backward()
             gradients.append([p.grad for p in f_s.parameters()])
-        w_g = average([nets[s][0].state_dict() for s in sites], [n[s] / total for s in sites])
-        trained = {s: clone(nets[s][1].state_dict()) for s in sites}
-        for s in sites:
-            others = [trained[j] for j in sites if j != s]
-            w_p[s] = average([trained[s], *others], [lam] + [(1 - lam) / (count - 1)] * len(others))
+        w_g = average([nets[s][0].state_dict() for s in here], [n[s] / total for s in here])
+        trained = {s: clone(nets[s][1].state_dict()) for s in here}
+        for s in here:
+            others = [trained[j] for j in here if j != s]
+            w_p[s] = average([trained[s], *others], [lam] + [(1 - lam) / (len(here) - 1)] * len(others))
         if selector == "fedavg":
-            w_s = average([nets[s][2].state_dict() for s in sites], [n[s] / total for s in sites])
+            w_s = average([nets[s][2].state_dict() for s in here], [n[s] / total for s in here])
         elif selector == "gradient":
             for i, parameter in enumerate(server_net.parameters()):
-                parameter.grad = sum(n[s] / total * g[i] for s, g in zip(sites, gradients, strict=True))
+                parameter.grad = sum(n[s] / total * g[i] for s, g in zip(here, gradients, strict=True))
             server_adam.step()
             w_s = clone(server_net.state_dict())
     return {"global": w_g, "selector": w_s} | {f"personal.{s}": w for s, w in w_p.items()}

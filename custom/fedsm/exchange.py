@@ -6,6 +6,11 @@ collection and nothing else.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import torch
 from nvflare.apis.dxo import DXO, DataKind, from_shareable
 from nvflare.apis.shareable import Shareable
 from nvflare.app_opt.pt.decomposers import TensorDecomposer
@@ -62,8 +67,15 @@ def pack(tracks: dict[str, Tensors], meta: dict, kind: str | dict[str, str] = Da
     return DXO(DataKind.COLLECTION, data=dxos, meta=meta).to_shareable()
 
 
-def unpack(shareable: Shareable) -> tuple[dict, dict[str, Tensors]]:
+def unpack(
+    shareable: Shareable, most_bytes: int | None = None, problem: Callable[[dict], str | None] = lambda meta: None
+) -> tuple[dict, dict[str, Tensors]]:
     """The meta and the tracks of a shareable.
+
+    Args:
+        shareable: what came.
+        most_bytes: the most that its tensors may have; a larger one is refused before any of them is read.
+        problem: says what is wrong with the meta, or None; asked before any tensor is read.
 
     Raises:
         BadShareable: anything but a COLLECTION of DXOs of arrays.
@@ -74,15 +86,37 @@ def unpack(shareable: Shareable) -> tuple[dict, dict[str, Tensors]]:
         raise BadShareable(f"not a DXO ({type(e).__name__})") from e
     if dxo.data_kind != DataKind.COLLECTION or not isinstance(dxo.data, dict):
         raise BadShareable(f"data kind is {str(dxo.data_kind)[:40]!r}, expected COLLECTION")
-    tracks: dict[str, Tensors] = {}
+    if not isinstance(dxo.meta, dict):
+        raise BadShareable("its meta is no mapping")
+    if reason := problem(dxo.meta):
+        raise BadShareable(reason)
     for name, part in dxo.data.items():
         if not isinstance(part, DXO) or not isinstance(part.data, dict):
             raise BadShareable(f"track {str(name)[:40]!r} is no DXO")
+    size = _stored_bytes(v for part in dxo.data.values() for v in part.data.values())
+    if most_bytes is not None and size > most_bytes:
+        raise BadShareable(f"oversized: {size} bytes, expected at most {most_bytes}")
+    tracks: dict[str, Tensors] = {}
+    for name, part in dxo.data.items():
         try:
             tracks[name] = {k: as_tensor(v) for k, v in part.data.items()}
         except Exception as e:
             raise BadShareable(f"track {str(name)[:40]!r}: {e}") from e
     return dxo.meta, tracks
+
+
+def _stored_bytes(values: Iterable) -> int:
+    """Bytes of a shareable's entries, without reading those that FLARE received to disk: there, of their files."""
+    files: set[str] = set()
+    size = 0
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            size += value.numel() * value.element_size()
+        elif isinstance(value, np.ndarray):
+            size += value.nbytes
+        elif isinstance(path := getattr(value, "file_path", None), str):
+            files.add(path)
+    return size + sum(os.path.getsize(path) for path in files)
 
 
 def forget(shareable: Shareable) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from fedsm.errors import UserError
 
+NORM_CHECKS = ("off", "warn", "clip", "refuse")
 GAMMAS = (0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.999, 1.0)
 
 
@@ -49,6 +50,11 @@ def _build(cls, values: dict, where: str):
     return cls(**values)
 
 
+# The least that whole numbers may be.
+_LEAST = {
+    "rounds": 1, "local_epochs": 1, "batch_size": 1, "min_sites": 1, "round_timeout": 1, "evaluate_timeout": 1,
+    "absent_wait": 1, "max_images": 1, "keep_checkpoints": 1, "round_retries": 0,
+}  # fmt: skip
 _AUGMENT = ("flip", "rotate", "scale", "intensity")
 
 
@@ -131,6 +137,11 @@ class JobSettings:
         seed: fixes initial weights, splits and the order of batches.
         min_sites: results that a round needs.
         round_timeout: seconds after which a round is closed with those that answered.
+        round_retries: how often a round with fewer than `min_sites` good answers is tried again before the job stops.
+        absent_wait: seconds in which a site that missed its last task must fetch the next one to be waited for.
+        max_images: images of one part that a site may register with, or its word would own every average.
+        norm_check: what is done about an update whose norm is far from the others': `off`, `warn`, `clip`, `refuse`.
+        norm_factor: how many times the median norm of the last rounds is far.
         evaluate_timeout: the same for the last task, in which every site tries every candidate.
         gammas: the thresholds of Algorithm 2 that are tried on the validation images.
         blend: whether soft selection (the two most probable models share an image) is scored beside the hard one.
@@ -151,7 +162,12 @@ class JobSettings:
     seed: int = 0
     min_sites: int = 2
     round_timeout: int = 3600
+    round_retries: int = 2
+    absent_wait: int = 10
     evaluate_timeout: int = 7200
+    max_images: int = 1_000_000
+    norm_check: str = "warn"
+    norm_factor: float = 10.0
     gammas: list[float] = field(default_factory=lambda: list(GAMMAS))
     blend: bool = False
     keep_checkpoints: int = 2
@@ -159,10 +175,14 @@ class JobSettings:
     pin_memory: bool = True
 
     def __post_init__(self):
-        for name in ("rounds", "local_epochs", "batch_size", "min_sites", "round_timeout", "evaluate_timeout"):
+        for name, least in _LEAST.items():
             value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise UserError(f"{name} must be a whole number of at least 1, got {value!r}")
+            if not isinstance(value, int) or value < least:
+                raise UserError(f"{name} must be a whole number of at least {least}, got {value!r}")
+        if self.norm_check not in NORM_CHECKS:
+            raise UserError(f"norm_check must be one of {', '.join(NORM_CHECKS)}, got {self.norm_check!r}")
+        if not (math.isfinite(self.norm_factor) and self.norm_factor > 1):
+            raise UserError(f"norm_factor must be a number above 1, got {self.norm_factor!r}")
         for name in ("lr", "selector_lr"):
             value = getattr(self, name)
             if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
@@ -171,8 +191,6 @@ class JobSettings:
             raise UserError(f"size must be at least 32 pixels, got {self.size}")
         if not all(isinstance(spec, dict) for spec in self.tracks.values()):
             raise UserError("tracks must map a name to its kind and options")
-        if self.keep_checkpoints < 1:
-            raise UserError(f"keep_checkpoints must be at least 1, got {self.keep_checkpoints}")
         if not self.gammas or not all(isinstance(g, (int, float)) and 0 <= g <= 1 for g in self.gammas):
             raise UserError("gammas must be numbers in [0, 1]")
 
@@ -184,6 +202,8 @@ class JobSettings:
             UserError: unknown, missing or impossible setting.
         """
         values = dict(values)
+        if values.get("norm_check") is False:  # YAML's reading of an unquoted off
+            values["norm_check"] = "off"
         task = _build(TaskSettings, values.pop("task", None), "task")
         return _build(cls, values | {"task": task}, "job")
 

@@ -23,9 +23,10 @@ def context(site: str) -> FLContext:
 
 
 @pytest.fixture
-def aggregator() -> SoftPullAggregator:
+def aggregator(request) -> SoftPullAggregator:
     aggregator = SoftPullAggregator()
-    aggregator.bind(server_tracks(small_settings(selector="gradient"), SITES), SITES)
+    settings = small_settings(selector="gradient", **getattr(request, "param", {}))
+    aggregator.bind(server_tracks(settings, SITES), SITES, settings)
     aggregator.begin(exchange.REGISTER, 0)
     for site in SITES:
         assert aggregator.accept(exchange.pack({}, {"round": 0, "images": IMAGES}), context(site))
@@ -169,13 +170,14 @@ def test_a_second_answer_is_refused_and_the_first_one_counts(aggregator):
 def test_a_site_that_did_not_register_is_refused(aggregator):
     del aggregator.registered["site-3"]
     assert not aggregator.accept(update(aggregator), context("site-3"))
-    assert "registered None" in aggregator.refused["site-3"]
+    assert "has not registered" in aggregator.refused["site-3"]
 
 
 def test_statistics_must_be_of_the_sites_images():
     """n = 0 would be divided by after the last round, and n = 10^9 would own the covariance."""
     aggregator = SoftPullAggregator()
-    aggregator.bind(server_tracks(small_settings(selector="statistics"), SITES), SITES)
+    settings = small_settings(selector="statistics")
+    aggregator.bind(server_tracks(settings, SITES), SITES, settings)
     for n, good in ((0.0, False), (1e9, False), (10.0, True)):
         aggregator.begin(exchange.REGISTER, 0)
         sums = {k: torch.ones_like(v) for k, v in aggregator.tracks["selector"].registration_template().items()}
@@ -186,7 +188,8 @@ def test_statistics_must_be_of_the_sites_images():
 @pytest.mark.parametrize("accuracies", [None, 5, [0.5], [0.5, 0.5, 2.0], ["a", "b", "c"]])
 def test_accuracies_must_be_one_a_shrinkage(accuracies):
     aggregator = SoftPullAggregator()
-    aggregator.bind(server_tracks(small_settings(selector="statistics"), SITES), SITES)
+    settings = small_settings(selector="statistics")
+    aggregator.bind(server_tracks(settings, SITES), SITES, settings)
     aggregator.registered["site-1"] = IMAGES
     aggregator.begin(exchange.VALIDATE, 3)
     report = {"score": 0.5, "images": 4, "accuracies": accuracies}

@@ -12,7 +12,7 @@ from nvflare.apis.shareable import make_reply
 
 from fedsm import exchange
 from fedsm.server.dispatch import _ClientTasks, _Inbox
-from tests.conftest import SITES, small_settings
+from tests.conftest import SITES, small_settings, write_site
 from tests.federation import Federation
 from tests.plain_loop import largest_difference
 from tests.server.test_equality import last_weights
@@ -81,7 +81,8 @@ def test_below_min_sites_the_job_stops_and_names_the_reasons(tmp_path, data_root
             return make_reply(ReturnCode.EXECUTION_EXCEPTION)
         return work()
 
-    federation = Federation(tmp_path, data_root, small_settings(min_sites=2), SITES, fault=fault).run()
+    settings = small_settings(min_sites=2, round_retries=0)
+    federation = Federation(tmp_path, data_root, settings, SITES, fault=fault).run()
     assert "round 2: 1 of 3 sites gave a good answer, min_sites is 2" in federation.panic
     assert "site-2: EXECUTION_EXCEPTION" in federation.panic
     assert not (federation.run_folder / "results.json").exists()
@@ -252,8 +253,12 @@ def test_resume_equals_an_uninterrupted_run(tmp_path, data_root, selector):
 def test_resume_from_other_sites_or_nothing_is_refused(tmp_path, data_root):
     run = Federation(tmp_path / "a", data_root, small_settings(rounds=1), SITES).run()
     source = str(run.run_folder / "checkpoints")
-    other = Federation(tmp_path / "b", data_root, small_settings(rounds=2), SITES[:2], resume_from=source).run()
-    assert "site-1, site-2, site-3" in other.panic
+    write_site(tmp_path / "others" / "site-8", 8, 8)
+    write_site(tmp_path / "others" / "site-9", 8, 9)
+    strangers = ["site-8", "site-9"]
+    job = small_settings(rounds=2)
+    other = Federation(tmp_path / "b", tmp_path / "others", job, strangers, resume_from=source).run()
+    assert "is of the sites site-1, site-2, site-3; this job has site-8, site-9" in other.panic
     for change, words in (({"rounds": 1, "lr": 0.5}, "'lr' setting"), ({"seed": 9}, "'seed' setting")):
         job = small_settings(**({"rounds": 2} | change))
         refused = Federation(tmp_path / words[:4], data_root, job, SITES, resume_from=source).run()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedsm.tracks.state import RunningMean, add_, as_tensor, problem, subtract
+from fedsm.tracks.state import RunningMean, add_, as_tensor, examine, subtract
 
 
 def test_running_mean_by_hand():
@@ -30,7 +30,7 @@ def test_numpy_and_torch_are_mixed_and_float32_stays():
     """A filter's float64 numpy array is added to a float32 weight: 1 + 0.5 = 1.5, still float32."""
     target = {"w": torch.ones(2), "steps": torch.tensor([3])}
     update = {"w": as_tensor(np.array([0.5, -0.5])), "steps": as_tensor(np.array([1.9999]))}
-    assert problem(update, target) is None
+    assert examine(update, target)[0] is None
     add_(target, update)
     assert target["w"].dtype == torch.float32
     assert target["w"].tolist() == [1.5, 0.5]
@@ -55,7 +55,7 @@ def test_subtract_is_the_inverse_of_add():
     ],
 )
 def test_problem_names_what_is_wrong(update, word):
-    assert word in problem(update, {"w": torch.zeros(2)})
+    assert word in examine(update, {"w": torch.zeros(2)})[0]
 
 
 @pytest.mark.parametrize("value", [None, "text", [1.0], np.array(["a"]), np.array([None])])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
@@ -10,17 +10,31 @@ from nvflare.apis.shareable import Shareable
 from nvflare.app_common.abstract.aggregator import Aggregator
 
 from fedsm import exchange
-from fedsm.tracks.base import ServerTrack, Tensors, is_fraction
-from fedsm.tracks.state import problem
+from fedsm.server import checks
+from fedsm.server.guard import NormGuard
+from fedsm.settings import JobSettings
+from fedsm.tracks.base import ServerTrack, Tensors
+from fedsm.tracks.state import examine, scaled
+
+REFUSED, WARNED = "refused", "warned"
+
+
+class _Refused(Exception):
+    """An answer that is not taken; the message says why. `answered` is False for a site that reported a failure."""
+
+    def __init__(self, reason: str, answered: bool = True):
+        super().__init__(reason)
+        self.answered = answered
 
 
 class SoftPullAggregator(Aggregator):
     """Checks every shareable of a round, and merges or refuses it.
 
     A shareable is refused, by the site's name and with the reason, when it is an error reply, no COLLECTION of
-    DXOs, of another round, a second answer, lacks a track or brings an unknown one, has other keys or shapes than
-    the model, holds NaN or infinite values, or claims an image count that is not positive or above what the site
-    registered. A refused shareable changes nothing.
+    DXOs, of another round, a second answer, larger than the model, lacks a track or brings an unknown one, has other
+    keys or shapes than the model, holds NaN or infinite values, or claims an image count that is not positive or above
+    what the site registered (at the registration: above `max_images`). Its norm is judged by the `NormGuard`. A refused
+    shareable changes nothing.
 
     What partial participation does is each track's own affair: see its docstring.
     """
@@ -28,53 +42,75 @@ class SoftPullAggregator(Aggregator):
     def __init__(self):
         super().__init__()
         self.tracks: dict[str, ServerTrack] = {}
+        self.sites: list[str] = []
         self.registered: dict[str, dict[str, int]] = {}  # site -> images of each part, as first told
         self.reset(None)
 
-    def bind(self, tracks: dict[str, ServerTrack], sites: list[str]) -> None:
-        """Gives the aggregator the job's tracks and sites. Called once, by the controller."""
+    def bind(
+        self, tracks: dict[str, ServerTrack], sites: list[str], settings: JobSettings, norms: dict | None = None,
+        tell: Callable[[str, str, str], None] = lambda kind, site, reason: None,
+    ) -> None:  # fmt: skip
+        """Gives the aggregator the job's tracks and sites. Called once, by the controller.
+
+        Args:
+            tracks: the server halves.
+            sites: all sites, in index order.
+            settings: the job's settings.
+            norms: the norms of earlier rounds, which the guard goes on with; they are changed.
+            tell: called with `refused` or `warned`, the site and the reason.
+        """
         self.tracks = tracks
         self.sites = sites
+        self._max_images = settings.max_images
+        self._guard = NormGuard(settings.norm_check, settings.norm_factor, norms)
+        self._tell = tell
 
-    def begin(self, task: str, round_number: int, names: list[str] | None = None) -> None:
-        """Opens a round for the answers to one task, in which these tracks play (None: all)."""
+    def begin(
+        self, task: str, round_number: int, names: list[str] | None = None,
+        judge: Callable[[str, dict], str | None] = lambda site, meta: None,
+    ) -> None:  # fmt: skip
+        """Opens a round for the answers to one task, in which these tracks play (None: all).
+
+        Args:
+            task: the task.
+            round_number: the round.
+            names: the tracks.
+            judge: says what else is wrong with a site's meta, or None.
+        """
         self.reset(None)
         self._playing = {n: t for n, t in self.tracks.items() if names is None or n in names}
         self._task = task
         self._round = round_number
+        self._judge = judge
 
     def reset(self, fl_ctx: FLContext | None):
         self._task = ""
         self._round = -1
         self._playing: dict[str, ServerTrack] = {}
-        self.accepted: dict[str, dict] = {}  # site -> its answer's meta
+        self.accepted: dict[str, dict] = {}  # site -> its answer's meta, in the order in which they were merged
         self.refused: dict[str, str] = {}  # site -> reason
         self.up_bytes: dict[str, int] = {}  # site -> bytes of what it sent
+        self.norms: dict[str, dict[str, float]] = {}  # site -> track -> norm of what was merged
+        self.broken = ""  # why the models are in no state to go on with
 
     def accept(self, shareable: Shareable, fl_ctx: FLContext) -> bool:
         """Merges one site's answer, or refuses it."""
         peer = fl_ctx.get_peer_context()
         site = peer.get_identity_name() if peer else None
         try:
-            meta, tracks, reason = self._check(site, shareable)
+            meta, tracks = self._check(site, shareable)
+            norms = self._examine(site, tracks, meta["images"], fl_ctx)
+        except _Refused as e:
+            return self._refuse(site, str(e), e.answered, fl_ctx)
         except Exception as e:  # whatever a site sends costs that site its round and nobody else's
-            reason = f"malformed answer ({type(e).__name__})"
-        if reason:
-            # A second answer is refused without taking back the first.
-            if site not in self.accepted:
-                self.refused[str(site)] = reason
-            self.log_error(fl_ctx, f"fedsm round={self._round} site={site} refused: {reason}")
-            return False
-        for name, tensors in tracks.items():
-            if self._task == exchange.REGISTER:
-                self.tracks[name].register(site, tensors)
-            elif self._task == exchange.VALIDATE:
-                self.tracks[name].deliver(site, tensors)
-            else:
-                self.tracks[name].merge(site, tensors, meta["images"]["train"])
-        if self._task == exchange.REGISTER:
-            self.registered[site] = dict(meta["images"])
-        self.accepted[site] = meta
+            return self._refuse(site, f"malformed answer ({type(e).__name__})", True, fl_ctx)
+        try:
+            self._merge(site, tracks, meta)
+        except Exception as e:  # no answer that was checked should come here: the models may be half merged
+            self.broken = f"the answer of site {site!r} could not be merged: {type(e).__name__}: {e}"
+            return self._refuse(site, self.broken, True, fl_ctx)
+        self.accepted[site] = checks.known_meta(meta)
+        self.norms[site] = norms
         self.refused.pop(site, None)
         self.up_bytes[site] = exchange.payload_bytes(tracks)
         return True
@@ -83,82 +119,100 @@ class SoftPullAggregator(Aggregator):
         """Ends the round: every track makes its next model. Returns who took part, for whoever listens."""
         for track in self._playing.values():
             track.close()
+        judged = {name for norms in self.norms.values() for name in norms}
+        self._guard.close({n: [norms[n] for norms in self.norms.values() if n in norms] for n in judged})
         return exchange.pack(
             {}, {"round": self._round, "accepted": sorted(self.accepted), "refused": dict(self.refused)}
         )
 
-    def _check(self, site, shareable) -> tuple[dict, dict[str, Tensors], str | None]:
-        """The answer's meta and tracks, and why it is refused, if it is."""
+    def _refuse(self, site, reason: str, answered: bool, fl_ctx: FLContext) -> bool:
+        reason = checks.one_line(reason)
+        # A second answer is refused without taking back the first.
+        if site not in self.accepted:
+            self.refused[str(site)] = reason
+        self.log_error(fl_ctx, f"fedsm round={self._round} site={site} refused: {reason}")
+        if answered:
+            self._tell(REFUSED, str(site), reason)
+        return False
+
+    def _check(self, site, shareable) -> tuple[dict, dict[str, Tensors]]:
+        """The answer's meta and tracks; whatever costs little is checked before tensors are read."""
         if site not in self.sites:
-            return {}, {}, "not a site of this job"
+            raise _Refused("not a site of this job")
         if site in self.accepted:
-            return {}, {}, "a second answer in one round"
+            raise _Refused("a second answer in one round")
         if not isinstance(shareable, Shareable):
-            return {}, {}, f"not a shareable but {type(shareable).__name__}"
+            raise _Refused(f"not a shareable but {type(shareable).__name__}")
         code = shareable.get_return_code()
         if code != ReturnCode.OK:
-            return {}, {}, str(shareable.get_header(exchange.ERROR_HEADER) or code)
+            raise _Refused(str(shareable.get_header(exchange.ERROR_HEADER) or code), answered=False)
+        templates = checks.templates_of(self._task, self._playing)
         try:
-            meta, tracks = exchange.unpack(shareable)
+            meta, tracks = exchange.unpack(
+                shareable, checks.most_bytes(templates), lambda meta: self._meta_problem(site, meta)
+            )
         except exchange.BadShareable as e:
-            return {}, {}, str(e)
-        return meta, tracks, self._meta_problem(site, meta) or self._tracks_problem(tracks, meta["images"])
+            raise _Refused(str(e)) from e
+        if set(tracks) != set(templates):
+            raise _Refused(f"tracks are {sorted(map(str, tracks))}, expected {sorted(templates)}")
+        return meta, tracks
 
     def _meta_problem(self, site: str, meta: dict) -> str | None:
-        if meta.get("round") != self._round or isinstance(meta.get("round"), bool):
-            return f"answer of round {meta.get('round')!r}, expected {self._round}"
+        number = meta.get("round")
+        if isinstance(number, bool) or not isinstance(number, int) or number != self._round:
+            return f"answer of round {number!r}, expected {self._round}"
+        limits, why = dict.fromkeys(checks.PARTS, self._max_images), "max_images is"
+        if self._task != exchange.REGISTER:
+            if site not in self.registered:
+                return "it has not registered"
+            limits, why = self.registered[site], "but registered"
         images = meta.get("images")
-        if not isinstance(images, dict):
-            return "image counts are missing"
-        for part in ("train", "validation", "test"):
-            count = images.get(part)
-            if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-                return f"count of {part} images is {count!r}, expected a positive whole number"
-            limit = self.registered.get(site, {}).get(part)
-            if self._task != exchange.REGISTER and (limit is None or count > limit):
-                return f"claims {count} {part} images but registered {limit}"
-        return self._losses_problem(meta.get("losses", {})) or self._reports_problem(
-            meta.get("reports", {}), images["validation"]
+        return (
+            checks.counts_problem(images, limits, why)
+            or checks.losses_problem(meta.get("losses", {}), self._playing)
+            or checks.reports_problem(meta.get("reports", {}), self._playing, images["validation"])
+            or self._judge(site, meta)
         )
 
-    def _losses_problem(self, losses) -> str | None:
-        if not isinstance(losses, dict) or set(losses) - set(self._playing):
-            return "losses are malformed"
-        if not all(isinstance(v, float) and math.isfinite(v) for v in losses.values()):
-            return "a loss is no finite number"
-        return None
-
-    def _reports_problem(self, reports, limit: int) -> str | None:
-        if not isinstance(reports, dict) or set(reports) - set(self._playing):
-            return "validation reports are malformed"
-        for name, report in reports.items():
-            if not isinstance(report, dict) or report.get("images") != limit:
-                return f"validation report of track {name!r} is malformed"
-            if not is_fraction(report.get("score")):
-                return f"validation score of track {name!r} is not a number in [0, 1]"
-            reason = self.tracks[name].report_problem(report)
-            if reason:
-                return f"validation report of track {name!r}: {reason}"
-        return None
-
-    def _tracks_problem(self, tracks: dict[str, Tensors], images: dict[str, int]) -> str | None:
-        if self._task == exchange.REGISTER:
-            templates = {name: track.registration_template() for name, track in self.tracks.items()}
-        elif self._task == exchange.TRAIN:
-            templates = {name: track.template() for name, track in self._playing.items()}
-        elif self._task == exchange.VALIDATE:
-            templates = {name: track.delivery_template() for name, track in self._playing.items()}
-        else:
-            templates = {}
-        expected = {name for name, template in templates.items() if template}
-        if set(tracks) != expected:
-            return f"tracks are {sorted(map(str, tracks))}, expected {sorted(expected)}"
+    def _examine(
+        self, site: str, tracks: dict[str, Tensors], images: dict[str, int], fl_ctx: FLContext
+    ) -> dict[str, float]:
+        """The norms of what a site sent; tracks that are clipped are replaced."""
+        templates = checks.templates_of(self._task, self._playing)
+        norms: dict[str, float] = {}
+        warnings = []
         for name, tensors in tracks.items():
-            reason = problem(tensors, templates[name])
+            reason, norm = examine(tensors, templates[name])
             if not reason and self._task == exchange.REGISTER:
                 reason = self.tracks[name].registration_problem(tensors, images)
             elif not reason and self._task == exchange.VALIDATE:
                 reason = self.tracks[name].delivery_problem(tensors, images)
             if reason:
-                return f"track {name!r}: {reason}"
-        return None
+                raise _Refused(f"track {name!r}: {reason}")
+            if self._task != exchange.TRAIN:
+                continue
+            limit = self._guard.limit(name, sum(t.numel() for t in tensors.values()))
+            if norm > limit:
+                reason = f"track {name!r}: norm {norm:.3g} is above {limit:.3g}, norm_factor times the usual one"
+                if self._guard.mode == "refuse":
+                    raise _Refused(reason)
+                if self._guard.mode == "clip":
+                    tracks[name], norm = scaled(tensors, limit / norm), limit
+                    reason += "; clipped"
+                warnings.append(reason)
+            norms[name] = norm
+        for reason in warnings:  # when all tracks are good: a refused answer has a reason of its own
+            self.log_warning(fl_ctx, f"fedsm round={self._round} site={site} warned: {reason}")
+            self._tell(WARNED, site, reason)
+        return norms
+
+    def _merge(self, site: str, tracks: dict[str, Tensors], meta: dict) -> None:
+        for name, tensors in tracks.items():
+            if self._task == exchange.REGISTER:
+                self.tracks[name].register(site, tensors)
+            elif self._task == exchange.VALIDATE:
+                self.tracks[name].deliver(site, tensors)
+            else:
+                self.tracks[name].merge(site, tensors, meta["images"]["train"])
+        if self._task == exchange.REGISTER:
+            self.registered[site] = {part: meta["images"][part] for part in checks.PARTS}

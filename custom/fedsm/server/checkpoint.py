@@ -55,15 +55,28 @@ class Checkpoints:
             number: the round.
             files: stem -> tensors, of all tracks.
             state: plain values; `state["best"]` maps a model to `{"file", "round", "score"}`.
+
+        Raises:
+            UserError: it cannot be written; the last good one is untouched.
         """
-        self._weights.mkdir(parents=True, exist_ok=True)
-        names = {stem: self.file_name(number, stem) for stem in files}
-        for stem, tensors in files.items():
-            partial = self._weights / (names[stem] + ".partial")
-            save_file({k: v.contiguous() for k, v in tensors.items()}, partial)
-            os.replace(partial, self._weights / names[stem])
-        write_json(self._manifest(number), {"round": number, "files": names} | state)
+        try:
+            self._weights.mkdir(parents=True, exist_ok=True)
+            names = {stem: self.file_name(number, stem) for stem in files}
+            for stem, tensors in files.items():
+                self.save_weights(names[stem], tensors)
+            write_json(self._manifest(number), {"round": number, "files": names} | state)
+        except (OSError, SafetensorError) as e:
+            self._clean(self._manifests())  # half a checkpoint on a full disk is in the way
+            last = self._manifests()[-1:]
+            kept = f"the last good one is {last[0]}" if last else "there is none yet"
+            raise UserError(f"the checkpoint of round {number} cannot be written ({e}): make room; {kept}") from e
         self._prune()
+
+    def save_weights(self, name: str, tensors: Tensors) -> None:
+        """Writes one weight file, whole or not at all."""
+        partial = self._weights / (name + ".partial")
+        save_file({k: v.contiguous() for k, v in tensors.items()}, partial)
+        os.replace(partial, self._weights / name)
 
     @staticmethod
     def file_name(number: int, stem: str) -> str:
@@ -76,7 +89,7 @@ class Checkpoints:
         Raises:
             UserError: the newest one cannot be read.
         """
-        manifests = sorted(self.folder.glob("round_*.json"))
+        manifests = self._manifests()
         if not manifests:
             return None
         try:
@@ -111,8 +124,17 @@ class Checkpoints:
             raise UserError(f"no checkpoint in {other.folder}; nothing to resume from")
         if other.folder.resolve() == self.folder.resolve():
             return
+        self.take(other, named(state))
+        write_json(self._manifest(state["round"]), state)
+
+    def take(self, other: Checkpoints, names: set[str]) -> None:
+        """Copies weight files of another run.
+
+        Raises:
+            UserError: one cannot be copied.
+        """
         self._weights.mkdir(parents=True, exist_ok=True)
-        for name in _named(state):
+        for name in names:
             source, target = other.path_of(name), self._weights / name
             if not target.exists():
                 partial = target.with_name(target.name + ".partial")
@@ -121,20 +143,27 @@ class Checkpoints:
                 except OSError as e:
                     raise UserError(f"weights {source} cannot be copied: {e}; resume from another run") from e
                 os.replace(partial, target)
-        write_json(self._manifest(state["round"]), state)
+
+    def _manifests(self) -> list[Path]:
+        return sorted(self.folder.glob("round_*.json"))
 
     def _manifest(self, number: int) -> Path:
         return self.folder / f"round_{number:06d}.json"
 
     def _prune(self) -> None:
-        manifests = sorted(self.folder.glob("round_*.json"))
+        manifests = self._manifests()
         for old in manifests[: -self._keep]:
             old.unlink()
-        named = set().union(*(_named(json.loads(p.read_text())) for p in manifests[-self._keep :]))
-        for path in self._weights.iterdir():
-            if path.name not in named:
-                path.unlink()
+        self._clean(manifests[-self._keep :])
+
+    def _clean(self, manifests: list[Path]) -> None:
+        """Removes what these checkpoints do not name."""
+        needed = set().union(*(named(json.loads(p.read_text())) for p in manifests))
+        partial = self.folder.glob("*.partial")
+        for path in [*partial, *(p for p in self._weights.glob("*") if p.name not in needed)]:
+            path.unlink()
 
 
-def _named(state: dict) -> set[str]:
+def named(state: dict) -> set[str]:
+    """The weight files that a checkpoint needs."""
     return set(state["files"].values()) | {b["file"] for b in state.get("best", {}).values()}

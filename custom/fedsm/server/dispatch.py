@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from nvflare.apis.controller_spec import ClientTask, Task, TaskCompletionStatus
 from nvflare.apis.fl_context import FLContext
@@ -74,6 +74,8 @@ def dispatch(
     accept: Callable[[Shareable, FLContext], object],
     fl_ctx: FLContext,
     abort_signal: Signal,
+    absent: Collection[str] = (),
+    absent_wait: float = 0,
 ) -> dict[str, str]:
     """Gives each site its own task and waits for the answers.
 
@@ -85,6 +87,9 @@ def dispatch(
         accept: called with each answer, one at a time, in the order of `payloads`.
         fl_ctx: the context.
         abort_signal: ends the waiting.
+        absent: sites that missed their last task. One that has not fetched this one after `absent_wait` seconds is not
+            waited for: a site that is gone for good would cost every round its whole timeout. One that fetches is.
+        absent_wait: see `absent`.
 
     Returns:
         site -> why it did not answer; empty when all did. Nothing is accepted any more after the return.
@@ -94,9 +99,9 @@ def dispatch(
     def received(client_task: ClientTask, fl_ctx: FLContext) -> None:
         result, client_task.result = client_task.result, None  # FLARE would hold the payload until the task ends
         if not inbox.put(client_task.client.name, result, fl_ctx):
-            controller.log_warning(fl_ctx, f"fedsm site={client_task.client.name} refused: {name} is closed")
+            controller.process_result_of_unknown_task(client_task.client, name, client_task.id, result, fl_ctx)
 
-    deadline = time.monotonic() + timeout
+    started = time.monotonic()
     tasks: dict[str, Task] = {}
     for site, make in payloads.items():
         task = Task(name, data=make(), timeout=math.ceil(timeout), result_received_cb=received)
@@ -104,10 +109,13 @@ def dispatch(
         tasks[site] = task
         controller.send(task, fl_ctx, targets=[site])
 
-    while not abort_signal.triggered and time.monotonic() < deadline:
+    gone: set[str] = set()
+    while not abort_signal.triggered and time.monotonic() < started + timeout:
         dead = {s for s, t in tasks.items() if t.completion_status is not None}
+        if time.monotonic() > started + absent_wait:
+            gone = {s for s in absent if s in tasks and not tasks[s].client_tasks}
         with inbox.changed:
-            if len(inbox.answered | dead) == len(tasks):
+            if len(inbox.answered | dead | gone) == len(tasks):
                 break
             inbox.changed.wait(_WAKE_UP)
         collector.look()
@@ -116,7 +124,8 @@ def dispatch(
     missing = {}
     for site, task in tasks.items():
         if site not in inbox.answered:
-            missing[site] = _reason(task, abort_signal, timeout)
+            away = site in gone and time.monotonic() < started + timeout
+            missing[site] = _reason(task, abort_signal, timeout) if not away else "still away: it fetched no task"
             controller.cancel_task(task, TaskCompletionStatus.CANCELLED, fl_ctx)
     return missing
 

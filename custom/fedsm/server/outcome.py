@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from fedsm.server.checkpoint import Checkpoints, write_json
+from fedsm.server.memory import peak_bytes
 from fedsm.server.record import RunRecord
 from fedsm.settings import JobSettings
 from fedsm.super_model.artefact import save_super_model, versions
 from fedsm.super_model.inference import GLOBAL
 from fedsm.tracks.base import ServerTrack, Tensors
+
+_MB = 1024 * 1024
 
 
 def best_models(tracks: dict[str, ServerTrack], record: RunRecord, checkpoints: Checkpoints) -> dict[str, Tensors]:
@@ -55,6 +59,18 @@ def write_super_model(
     notes = {model: {"round": b["round"], "validation_score": b["score"]} for model, b in record.best.items()}
     manifest = _common(job, record, tracks, summary) | {"labels": list(job.task.labels), "versions": versions()}
     save_super_model(folder / "super_model", job, manifest, models, notes)
+
+
+def measurements(record: RunRecord, started: float, start_bytes: int) -> dict:
+    """The part of results.json that is about images, bytes, seconds, memory and what was refused."""
+    return {
+        "images": {site: record.images[site] for site in record.sites if site in record.images},
+        "refused": record.refused,
+        "warned": record.warned,
+        "wire": dict(record.wire),
+        "seconds": {"round": [row["seconds"] for row in record.history], "total": time.time() - started},
+        "peak_rss_mb": {"server": round(peak_bytes() / _MB, 1), "server_start": round(start_bytes / _MB, 1)},
+    }
 
 
 def write_results(

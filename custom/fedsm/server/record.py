@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,11 @@ class RunRecord:
         best: model name -> the round it was best in, its score and its weight file.
         wire: `down_bytes` and `up_bytes`, site -> bytes of each round (0: took no part); `delivery_up_bytes`, site ->
             bytes of the networks that it handed over after training.
+        images: site -> images of each part, as it registered last.
+        refused: answers that were not taken: `round`, `task`, `site`, `reason`.
+        warned: the same of answers that were taken though their norm was far from the others'.
+        norms: track -> the norms of the last rounds' updates; see `NormGuard`.
+        forgotten: sites that have left for good (`fedsm forget`).
     """
 
     run_id: str
@@ -30,10 +36,21 @@ class RunRecord:
     history: list[dict] = field(default_factory=list)
     best: dict[str, dict] = field(default_factory=dict)
     wire: dict[str, dict] = field(default_factory=lambda: {"down_bytes": {}, "up_bytes": {}, "delivery_up_bytes": {}})
+    images: dict[str, dict[str, int]] = field(default_factory=dict)
+    refused: list[dict] = field(default_factory=list)
+    warned: list[dict] = field(default_factory=list)
+    norms: dict[str, list[list[float]]] = field(default_factory=dict)
+    forgotten: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict:
         """Plain values for JSON."""
         return dataclasses.asdict(self)
+
+    def admit(self, sites: list[str]) -> None:
+        """Appends sites that join: those that are there keep their index."""
+        self.sites = [*self.sites, *sites]
+        for key in ("down_bytes", "up_bytes"):
+            self.wire[key] |= {site: [0] * len(self.history) for site in sites}
 
     def add_validation(self, number: int, tracks: dict[str, ServerTrack], reports: dict[str, dict]) -> None:
         """Notes the sites' reports on the models that round `number` made, and which of them are the best so far.
@@ -73,13 +90,16 @@ class RunRecord:
             return True
         return _pooled({s: judged[s] for s in common}) > _pooled({s: earlier[s] for s in common})
 
-    def add_round(self, number: int, answered: dict[str, dict], missing: dict[str, str], seconds: float) -> dict:
+    def add_round(
+        self, number: int, answered: dict[str, dict], missing: dict[str, str], seconds: float, attempts: int = 1
+    ) -> dict:
         """Starts the row of a round that was just closed."""
         losses: dict[str, dict[str, float]] = {}
         for site, meta in answered.items():
             for track, loss in meta.get("losses", {}).items():
                 losses.setdefault(track, {})[site] = loss
         row = {"round": number, "answered": sorted(answered), "missing": missing, "loss": losses, "seconds": seconds}
+        row["attempts"] = attempts
         self.history.append(row)
         return row
 
@@ -99,6 +119,36 @@ class RunRecord:
 def _pooled(judged: dict[str, tuple[float, int]]) -> float:
     """Mean over all images of all sites."""
     return sum(score * images for score, images in judged.values()) / sum(images for _, images in judged.values())
+
+
+class AcceptedLog:
+    """`accepted.jsonl`: a line an update that became part of the models, in the order in which they were merged.
+
+    A line holds `round`, `site`, `n_images` (its weight in averages) and `norms` (track -> norm of the update as it was
+    merged). Each round stands there once, also in a run that was killed and resumed: what comes after the checkpoint
+    that it goes on from is dropped.
+    """
+
+    NAME = "accepted.jsonl"
+
+    def __init__(self, folder: Path):
+        self._path = folder / self.NAME
+
+    def adopt(self, folder: Path, last: int) -> None:
+        """Takes over the lines of an earlier run up to its round `last`."""
+        earlier = folder / self.NAME
+        lines = earlier.read_text().splitlines() if earlier.is_file() else []
+        kept = [line for line in lines if line.endswith("}") and json.loads(line)["round"] <= last]
+        partial = self._path.with_name(self.NAME + ".partial")
+        partial.write_text("".join(line + "\n" for line in kept))
+        os.replace(partial, self._path)
+
+    def add(self, number: int, accepted: dict[str, dict], norms: dict[str, dict[str, float]]) -> None:
+        """Appends the updates of a round; called before its checkpoint is written."""
+        with self._path.open("a") as f:
+            for site, meta in accepted.items():
+                line = {"round": number, "site": site, "n_images": meta["images"]["train"], "norms": norms[site]}
+                f.write(json.dumps(line) + "\n")
 
 
 class Progress:

@@ -37,6 +37,10 @@ class APFLClient(LinkedClient):
         self.optimizer = torch.optim.Adam(self.own.parameters(), **self.optimizer.defaults)
         self.alpha = float(self.options["alpha"])
 
+    def start(self, weights: Tensors) -> None:
+        super().start(weights)
+        self.own.load_state_dict(weights)
+
     def begin(self, n_images: int) -> None:
         self._mix()
 

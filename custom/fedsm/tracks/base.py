@@ -185,6 +185,28 @@ class ServerTrack(ABC):
     def load_files(self, files: dict[str, Tensors]) -> None:
         """Takes back what `files` gave."""
 
+    def join(self, files: dict[str, Tensors], new: list[str]) -> list[str]:
+        """Gives sites that are new to a run their place in its files; `self.sites` holds them already, at the end.
+
+        Returns:
+            models that are others now: the best of them so far no longer counts.
+
+        Raises:
+            UserError: the method has no start for a site that comes later.
+        """
+        return []
+
+    def leave(self, files: dict[str, Tensors], site: str) -> None:
+        """Takes a site that leaves for good out of a run's files; `self.sites` still holds it.
+
+        Raises:
+            UserError: the method cannot go on without it.
+        """
+
+    def leave_model(self, model: Tensors, files: dict[str, Tensors], site: str) -> Tensors:
+        """A shared model of this track without a site; `files` are those that `leave` left."""
+        return model
+
     def models(self) -> list[str]:
         """File stems of the networks that compete for the best validation round."""
         return [self.name]

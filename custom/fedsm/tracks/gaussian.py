@@ -49,6 +49,15 @@ def gaussian_classes(sums: list[Tensors]) -> Tensors:
     return {"means": means, "deviation": deviation, "correlation": correlation}
 
 
+def _positive(matrix: torch.Tensor, least: float) -> torch.Tensor:
+    """The matrix itself, or where it is no covariance (sums with noise in them, or rubbish) the nearest one whose
+    eigenvalues are at least `least`: one site's sums must not take the selector from all."""
+    if torch.linalg.cholesky_ex(matrix).info == 0:
+        return matrix
+    values, vectors = torch.linalg.eigh(matrix)
+    return (vectors * values.clamp(min=least)) @ vectors.T
+
+
 def pack(symmetric: torch.Tensor) -> torch.Tensor:
     """Upper triangle of a symmetric matrix: half the bytes."""
     return symmetric[*torch.triu_indices(*symmetric.shape)]
@@ -86,7 +95,7 @@ class StatisticsSelector:
         shrunk = (1 - a) * tensors["correlation"] + a * torch.eye(size, dtype=torch.float64)
         # z^T R^-1 z = |L^-1 z|^2 with R = L L^T.
         self._whiten = torch.linalg.solve_triangular(
-            torch.linalg.cholesky(shrunk), torch.eye(size, dtype=torch.float64), upper=False
+            torch.linalg.cholesky(_positive(shrunk, a)), torch.eye(size, dtype=torch.float64), upper=False
         )
 
     def distances_of(self, rows: torch.Tensor) -> torch.Tensor:

@@ -70,10 +70,27 @@ class KeptClient(SegmentationClient):
 class LinkedClient(KeptClient):
     """A personal network that learns beside the site's global one. Subclasses say how."""
 
+    _fresh = True
+
     def link(self, tracks: dict[str, ClientTrack]) -> None:
         self.global_track = tracks["global"]
         if isinstance(self.global_track, KeptClient):
             raise UserError("the `global` track must be one network for all sites: a personal one learns beside it")
+
+    def receive(self, payload: Tensors) -> None:
+        """Nothing comes down, but a site without a past (it joined late, or lost its disk) starts from the global model
+        that came for this round. In round 1 the two are the same."""
+        if self._fresh:
+            self.start(self.global_track.received)
+            self._fresh = False
+
+    def start(self, weights: Tensors) -> None:
+        """Begins with these weights."""
+        self.net.load_state_dict(weights)
+
+    def load_state(self, state: Tensors) -> None:
+        super().load_state(state)
+        self._fresh = not state
 
 
 class KeptServer(SilentServer):
@@ -102,6 +119,9 @@ class KeptServer(SilentServer):
     def load_files(self, files: dict[str, Tensors]) -> None:
         named = {site: f"{self.name}.{site}" for site in self.sites}
         self._delivered = {site: files[name] for site, name in named.items() if name in files}
+
+    def leave(self, files: dict[str, Tensors], site: str) -> None:
+        files.pop(f"{self.name}.{site}", None)
 
     def models(self) -> list[str]:
         return list(self.files())

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import torch
 
+from fedsm.errors import UserError
 from fedsm.tracks.base import Tensors
 from fedsm.tracks.fedavg import AveragedServer
 from fedsm.tracks.segmentation import SegmentationClient
@@ -134,6 +135,19 @@ class ScaffoldServer(AveragedServer):
         super().load_files(files)
         self.controls = files[f"{self.name}.controls"]
         self._changes = RunningMean(self.controls)
+
+    def join(self, files: dict[str, Tensors], new: list[str]) -> list[str]:
+        """A new site's c_k is zero: c, the mean of all c_k, shrinks by its share."""
+        share = 1 - len(new) / len(self.sites)
+        controls = f"{self.name}.controls"
+        files[controls] = {name: c * share for name, c in files[controls].items()}
+        return super().join(files, new)
+
+    def leave(self, files: dict[str, Tensors], site: str) -> None:
+        raise UserError(
+            f"SCAFFOLD's control c holds a share of site {site!r} that only the site knows, so a run cannot go on"
+            " without it; start a new run without the site"
+        )
 
     def release(self) -> None:
         super().release()

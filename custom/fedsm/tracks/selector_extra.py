@@ -97,6 +97,7 @@ class ExtraServer(SelectorFedAvgServer):
     """
 
     alone = True
+    first = 1  # output 0 is the global model
 
     def __init__(self, *args):
         super().__init__(*args)

@@ -95,7 +95,29 @@ class SelectorGradientServer(SelectorFedAvgServer):
         super().load_files(files)
         self._bind(self.weights, files[f"{self.name}.adam"])
 
+    def join(self, files: dict[str, Tensors], new: list[str]) -> list[str]:
+        """Adam's moments of a new output are zero."""
+        changed = super().join(files, new)
+        moments, weights = files[f"{self.name}.adam"], files[self.name]
+        files[f"{self.name}.adam"] = {key: _grown(key, value, weights) for key, value in moments.items()}
+        return changed
+
+    def leave(self, files: dict[str, Tensors], site: str) -> None:
+        super().leave(files, site)
+        moments = files[f"{self.name}.adam"]
+        files[f"{self.name}.adam"] = {
+            key: value if key.endswith("/step") else self.without_output(key.rpartition("/")[0], value, site)
+            for key, value in moments.items()
+        }
+
     def release(self) -> None:
         super().release()
         self._parameters = {}
         del self._adam
+
+
+def _grown(key: str, moment: torch.Tensor, weights: Tensors) -> torch.Tensor:
+    """A moment with rows of zeros for outputs that are new."""
+    entry, _, name = key.rpartition("/")
+    missing = 0 if name == "step" else len(weights[entry]) - len(moment)
+    return torch.cat([moment, moment.new_zeros(missing, *moment.shape[1:])]) if missing else moment

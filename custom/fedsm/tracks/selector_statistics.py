@@ -163,19 +163,14 @@ class StatisticsServer(SilentServer):
         self.register(site, tensors)
 
     def final_payload(self, site: str) -> Tensors:
-        known = [s for s in self.sites if s in self._sums]
-        if not known:
+        if not self._sums:
             return {}
-        classes = gaussian_classes([self._sums[s] for s in known])
-        means = torch.full((len(self.sites), classes["means"].shape[1]), 1e9, dtype=torch.float64)
-        for row, site_name in enumerate(known):
-            means[self.sites.index(site_name)] = classes["means"][row]
         encoder = encoder_weights(self.settings.task, self._global.final_payload(site)) if self._late else {}
         scalars = {
             "shrinkage": torch.tensor(self.shrinkage, dtype=torch.float64),
             "descriptor": torch.tensor(DESCRIPTORS.index(self._descriptor)),
         }
-        return classes | {"means": means} | scalars | prefixed("encoder", encoder)
+        return _classes(self._sums, self.sites) | scalars | prefixed("encoder", encoder)
 
     def close_validation(self, reports: dict[str, dict]) -> None:
         """Takes the shrinkage with the best pooled validation accuracy; the smallest of equals."""
@@ -191,7 +186,32 @@ class StatisticsServer(SilentServer):
         return {f"{self.name}.sums": {f"{site}/{k}": v for site, s in self._sums.items() for k, v in s.items()}}
 
     def load_files(self, files: dict[str, Tensors]) -> None:
-        self._sums = {}
-        for key, value in files[f"{self.name}.sums"].items():
-            site, _, name = key.rpartition("/")
-            self._sums.setdefault(site, {})[name] = value
+        self._sums = _by_site(files[f"{self.name}.sums"])
+
+    def leave(self, files: dict[str, Tensors], site: str) -> None:
+        """The site's sums are dropped, and those of the others are what they were: nothing has to be subtracted."""
+        sums = files[f"{self.name}.sums"]
+        files[f"{self.name}.sums"] = {key: v for key, v in sums.items() if key.rpartition("/")[0] != site}
+
+    def leave_model(self, model: Tensors, files: dict[str, Tensors], site: str) -> Tensors:
+        """The classes of the others' sums: to the bit what they would be had the site never been there."""
+        rest = [s for s in self.sites if s != site]
+        return model | _classes(_by_site(files[f"{self.name}.sums"]), rest)
+
+
+def _by_site(flat: Tensors) -> dict[str, Tensors]:
+    sums: dict[str, Tensors] = {}
+    for key, value in flat.items():
+        site, _, name = key.rpartition("/")
+        sums.setdefault(site, {})[name] = value
+    return sums
+
+
+def _classes(sums: dict[str, Tensors], sites: list[str]) -> Tensors:
+    """The Gaussian classes of the sites; one without sums has a mean that no image is near."""
+    known = [s for s in sites if s in sums]
+    classes = gaussian_classes([sums[s] for s in known])
+    means = torch.full((len(sites), classes["means"].shape[1]), 1e9, dtype=torch.float64)
+    for row, site in enumerate(known):
+        means[sites.index(site)] = classes["means"][row]
+    return classes | {"means": means}

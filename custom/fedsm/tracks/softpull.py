@@ -122,6 +122,16 @@ class SoftPullServer(ServerTrack):
         self.weights = {site: files[f"{self.name}.{site}"] for site in self.sites}
         self._answered = set()
 
+    def join(self, files: dict[str, Tensors], new: list[str]) -> list[str]:
+        """A new site's personal model starts as the global one."""
+        if "global" not in files:
+            raise UserError("softpull starts a new site's personal model from the `global` track, and there is none")
+        files |= {f"{self.name}.{site}": copy(files["global"]) for site in new}
+        return []
+
+    def leave(self, files: dict[str, Tensors], site: str) -> None:
+        del files[f"{self.name}.{site}"]
+
     def models(self) -> list[str]:
         return [f"{self.name}.{site}" for site in self.sites]
 

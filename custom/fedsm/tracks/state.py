@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch.nn.utils import get_total_norm
@@ -13,11 +15,13 @@ def as_tensor(value) -> torch.Tensor:
     """A CPU tensor of a torch or numpy array. Site filters return numpy where torch was sent.
 
     Raises:
-        TypeError: neither, or an array of objects or text.
+        TypeError: neither, an array of objects or text, or a sparse or quantized tensor.
     """
     if not isinstance(value, torch.Tensor) and callable(getattr(value, "materialize", None)):
         value = value.materialize()  # the server receives tensors to its disk; this reads one
     if isinstance(value, torch.Tensor):
+        if value.layout != torch.strided or value.is_quantized:
+            raise TypeError(f"expected a plain tensor, got one of layout {value.layout}")
         plain = value.device.type == "cpu" and not value.requires_grad
         return value if plain else value.detach().cpu()
     if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
@@ -45,6 +49,11 @@ def subtract(new: Tensors, old: Tensors) -> Tensors:
     return {k: (new[k].detach() - old[k].to(new[k].device)).cpu() for k in old}
 
 
+def scaled(tensors: Tensors, factor: float) -> Tensors:
+    """The floats times a factor; integers as they are."""
+    return {k: v * factor if v.is_floating_point() else v for k, v in tensors.items()}
+
+
 def add_(target: Tensors, diff: Tensors) -> None:
     """target += diff in place, keeping target's dtypes.
 
@@ -61,30 +70,29 @@ def add_(target: Tensors, diff: Tensors) -> None:
         torch._foreach_add_(list(target.values()), changes)
 
 
-def problem(update: Tensors, template: Tensors) -> str | None:
-    """Why an update may not be merged, or None.
+def examine(update: Tensors, template: Tensors) -> tuple[str | None, float]:
+    """Why an update may not be merged, or None; and the norm of its floats (0 where it may not).
 
     Checks keys, shapes, dtypes and that every value is finite. One norm over all entries is a single pass over the
     bytes: a NaN or an infinity anywhere makes it non-finite, and so does a value beyond 1e19, which no weight has.
     """
     if update.keys() != template.keys():
-        return _keys_problem(update, template)
+        return _keys_problem(update, template), 0.0
     floats = []
     for key, expected in template.items():
         value = update[key]
         if value.shape != expected.shape:
-            return f"entry {key!r} has shape {tuple(value.shape)}, expected {tuple(expected.shape)}"
+            return f"entry {key!r} has shape {tuple(value.shape)}, expected {tuple(expected.shape)}", 0.0
         if value.dtype == expected.dtype:
             if expected.dtype.is_floating_point:
                 floats.append(value)
         elif value.is_complex() or value.dtype == torch.bool:
-            return f"entry {key!r} has dtype {value.dtype}"
+            return f"entry {key!r} has dtype {value.dtype}", 0.0
         elif value.is_floating_point():
             # As what it will become: 1e300 is finite as float64 and infinite as a float32 weight.
             floats.append(value.to(expected.dtype if expected.is_floating_point() else torch.float32))
-    if floats and not torch.isfinite(get_total_norm(floats)):
-        return _values_problem(update, template)
-    return None
+    norm = get_total_norm(floats).item() if floats else 0.0
+    return (None, norm) if math.isfinite(norm) else (_values_problem(update, template), 0.0)
 
 
 def _keys_problem(update: Tensors, template: Tensors) -> str:

@@ -1,0 +1,81 @@
+"""What is wrong with the plain values of a site's answer. They come from outside: nothing about them is believed."""
+
+from __future__ import annotations
+
+import math
+
+from fedsm import exchange
+from fedsm.tracks.base import ServerTrack, Tensors, is_fraction
+
+PARTS = ("train", "validation", "test")
+_META = ("round", "images", "reports", "losses", "evaluation")
+_MOST_WORDS = 300
+# What the framing of an entry may cost on top of its values; a filter may have turned float32 into float64.
+_VALUE_BYTES, _ENTRY_BYTES, _FRAME_BYTES = 8, 1024, 64 * 1024
+
+
+def one_line(reason: object) -> str:
+    """A reason as a short line: parts of it may be the site's own words, and terminals obey some characters."""
+    printable = "".join(c if c.isprintable() else " " for c in str(reason)[: 10 * _MOST_WORDS])
+    return " ".join(printable.split())[:_MOST_WORDS]
+
+
+def known_meta(meta: dict) -> dict:
+    """The part of a meta that is ours; filters add theirs, and what nobody reads is not kept."""
+    return {key: meta[key] for key in _META if key in meta}
+
+
+def most_bytes(templates: dict[str, Tensors]) -> int:
+    """The most bytes that a good answer can have."""
+    entries = [t for template in templates.values() for t in template.values()]
+    return _FRAME_BYTES + sum(_VALUE_BYTES * t.numel() + _ENTRY_BYTES for t in entries)
+
+
+def counts_problem(images, limits: dict[str, int], why: str) -> str | None:
+    """What is wrong with a site's image counts, given the most that each may be and why."""
+    if not isinstance(images, dict):
+        return "image counts are missing"
+    for part in PARTS:
+        count = images.get(part)
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            return f"count of {part} images is {count!r}, expected a positive whole number"
+        if count > limits[part]:
+            return f"claims {count} {part} images, {why} {limits[part]}"
+    return None
+
+
+def losses_problem(losses, playing: dict[str, ServerTrack]) -> str | None:
+    """What is wrong with the losses of a round."""
+    if not isinstance(losses, dict) or set(losses) - set(playing):
+        return "losses are malformed"
+    if not all(isinstance(v, float) and math.isfinite(v) for v in losses.values()):
+        return "a loss is no finite number"
+    return None
+
+
+def reports_problem(reports, playing: dict[str, ServerTrack], images: int) -> str | None:
+    """What is wrong with the validation reports of a site that has so many validation images."""
+    if not isinstance(reports, dict) or set(reports) - set(playing):
+        return "validation reports are malformed"
+    for name, report in reports.items():
+        if not isinstance(report, dict) or report.get("images") != images or isinstance(report["images"], bool):
+            return f"validation report of track {name!r} is malformed"
+        if not is_fraction(report.get("score")):
+            return f"validation score of track {name!r} is not a number in [0, 1]"
+        reason = playing[name].report_problem(report)
+        if reason:
+            return f"validation report of track {name!r}: {reason}"
+    return None
+
+
+def templates_of(task: str, tracks: dict[str, ServerTrack]) -> dict[str, Tensors]:
+    """Track -> what an answer to a task must hold; tracks that send nothing are left out."""
+    if task == exchange.REGISTER:
+        templates = {name: track.registration_template() for name, track in tracks.items()}
+    elif task == exchange.TRAIN:
+        templates = {name: track.template() for name, track in tracks.items()}
+    elif task == exchange.VALIDATE:
+        templates = {name: track.delivery_template() for name, track in tracks.items()}
+    else:
+        templates = {}
+    return {name: template for name, template in templates.items() if template}

@@ -1,0 +1,94 @@
+"""Going on from a checkpoint, also where the sites are not the same any more.
+
+known and here       goes on
+known, not here      absent: keeps its personal model, its place in the selector and its index
+here, not known      new: gets the global model as its personal one and the next index
+here, but forgotten  is not asked: it has left for good
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedsm.data.site_folder import natural_key
+from fedsm.errors import UserError
+from fedsm.server.checkpoint import Checkpoints, named
+from fedsm.server.record import RunRecord
+from fedsm.settings import JobSettings
+from fedsm.tracks import server_tracks
+from fedsm.tracks.base import ServerTrack, Tensors
+
+# What a resumed run may not change, or its weights would be those of neither run.
+_FIXED = ("task", "tracks", "local_epochs", "batch_size", "size", "lr", "selector_lr", "seed")
+
+
+def resume(
+    job: JobSettings, source: Path, own: Checkpoints, here: list[str]
+) -> tuple[dict[str, ServerTrack], RunRecord, int]:
+    """Takes over the newest checkpoint of an earlier run.
+
+    Args:
+        job: the job's settings.
+        source: the earlier run's `checkpoints` folder.
+        own: where this run keeps its own.
+        here: the sites that are clients of this job.
+
+    Returns:
+        the tracks, the record and the last round that was done.
+
+    Raises:
+        UserError: there is none, it does not fit, or no site of it is here.
+    """
+    other = Checkpoints(source)
+    state = other.load()
+    if state is None:
+        raise UserError(f"no checkpoint in {source}; nothing to resume from")
+    record = RunRecord(**state["record"], best=state["best"])
+    if not set(record.sites) & set(here):
+        raise UserError(
+            f"the checkpoint in {source} is of the sites {', '.join(record.sites)}; this job has {', '.join(here)}"
+        )
+    new = sorted((s for s in here if s not in record.sites and s not in record.forgotten), key=natural_key)
+    record.admit(new)
+    tracks = server_tracks(job, record.sites)
+    _check(job, state, tracks, source)
+    files = {stem: other.load_weights(name) for stem, name in state["files"].items()}
+    try:
+        changed = [model for track in tracks.values() for model in track.join(files, new)] if new else []
+        for track in tracks.values():
+            track.load_files(files)
+    except KeyError as e:
+        raise UserError(f"the checkpoint in {source} is of another method: it lacks {e}") from e
+    if not new:
+        own.adopt(other)
+        return tracks, record, state["round"]
+    # Whole or not at all: with its new sites this run's first checkpoint is another one.
+    for model in changed:
+        record.best.pop(model, None)
+    own.take(other, named({"files": {}, "best": record.best}))
+    save(own, state["round"], tracks, record, job)
+    return tracks, record, state["round"]
+
+
+def save(
+    checkpoints: Checkpoints, number: int, tracks: dict[str, ServerTrack], record: RunRecord, job: JobSettings
+) -> None:
+    """Writes the checkpoint of a round: everything that is needed to go on.
+
+    Raises:
+        UserError: the disk is full, or the like.
+    """
+    files: dict[str, Tensors] = {stem: t for track in tracks.values() for stem, t in track.files().items()}
+    plain = record.to_dict()
+    best = plain.pop("best")
+    checkpoints.save(number, files, {"record": plain, "best": best, "settings": job.to_dict()})
+
+
+def _check(job: JobSettings, state: dict, tracks: dict[str, ServerTrack], source: Path) -> None:
+    different = [k for k, v in job.to_dict().items() if k in _FIXED and state["settings"].get(k) != v]
+    if different:
+        raise UserError(f"the checkpoint in {source} was made with another {different[0]!r} setting")
+    if state["settings"]["rounds"] != job.rounds and any(track.alone for track in tracks.values()):
+        raise UserError(f"{job.method} trains its selector in the last rounds: a resumed run keeps its rounds")
+    if state["round"] > job.rounds:
+        raise UserError(f"{state['round']} rounds are done already, more than the {job.rounds} asked for")
