@@ -12,10 +12,11 @@ from nvflare.app_opt.pt.decomposers import TensorDecomposer
 from nvflare.app_opt.pt.tensor_downloader import TensorDownloadable
 from nvflare.fuel.utils import fobs
 
+from fedsm.task_names import TASKS
 from fedsm.tracks.base import Tensors
 from fedsm.tracks.state import as_tensor
 
-REGISTER, TRAIN, VALIDATE, EVALUATE = "fedsm_register", "fedsm_train", "fedsm_validate", "fedsm_evaluate"
+REGISTER, TRAIN, VALIDATE, EVALUATE = TASKS
 _DXO_KEY = "DXO"  # where FLARE's `DXO.to_shareable` puts the content
 ERROR_HEADER = "fedsm_error"  # why a site could not do its task, without file names
 

@@ -44,6 +44,11 @@ def test_cache_budget(tmp_path, text, size):
     assert load(tmp_path, f"data: /somewhere\ncache_budget: {text}\n").cache_budget == size
 
 
+def test_trainer(tmp_path):
+    assert load(tmp_path, "data: /somewhere\n").trainer is None
+    assert load(tmp_path, "data: /somewhere\ntrainer: inside\n").trainer == "inside"
+
+
 def test_environment_variable_serves_where_there_is_no_file(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDSM_DATA_ROOT", "/from/env")
     assert str(load(tmp_path, None).data) == "/from/env/site-1"
@@ -66,6 +71,7 @@ def test_environment_variable_serves_where_there_is_no_file(tmp_path, monkeypatc
         ("data: /a\ncache_budget: 20 XB\n", "line 2: cache_budget"),
         ("data: /a\ncache_budget: -1\n", "line 2: cache_budget"),
         ("data: /a\ncache_budget: 0 GB\n", "line 2: cache_budget"),
+        ("data: /a\ntrainer: outside\n", "line 2: trainer must be process or inside"),
         ("data: /a\ndevice: toaster\n", "device 'toaster'"),
         ("- data\n", "key: value"),
         ("data: [\n", "cannot be read"),

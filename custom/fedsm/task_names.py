@@ -1,0 +1,3 @@
+"""The tasks that the server gives to the sites."""
+
+TASKS = (REGISTER, TRAIN, VALIDATE, EVALUATE) = ("fedsm_register", "fedsm_train", "fedsm_validate", "fedsm_evaluate")
