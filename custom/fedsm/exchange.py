@@ -18,6 +18,7 @@ from fedsm.tracks.state import as_tensor
 
 REGISTER, TRAIN, VALIDATE, EVALUATE = TASKS
 _DXO_KEY = "DXO"  # where FLARE's `DXO.to_shareable` puts the content
+EXCLUDE_FILTER = "ExcludeVars"  # the name with which FLARE's filter signs
 ERROR_HEADER = "fedsm_error"  # why a site could not do its task, without file names
 
 
@@ -84,6 +85,12 @@ def unpack(shareable: Shareable) -> tuple[dict, dict[str, Tensors]]:
         except Exception as e:
             raise BadShareable(f"track {str(name)[:40]!r}: {e}") from e
     return dxo.meta, tracks
+
+
+def excluding(shareable: Shareable) -> list[str]:
+    """The tracks of an unpacked shareable from which FLARE's `ExcludeVars` may have taken entries: filters sign."""
+    parts = from_shareable(shareable).data
+    return [name for name, part in parts.items() if EXCLUDE_FILTER in (part.get_filter_history() or [])]
 
 
 def forget(shareable: Shareable) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
@@ -20,7 +21,8 @@ class SoftPullAggregator(Aggregator):
     A shareable is refused, by the site's name and with the reason, when it is an error reply, no COLLECTION of
     DXOs, of another round, a second answer, lacks a track or brings an unknown one, has other keys or shapes than
     the model, holds NaN or infinite values, or claims an image count that is not positive or above what the site
-    registered. A refused shareable changes nothing.
+    registered. A refused shareable changes nothing. Entries that a site's `ExcludeVars` filter kept back count as
+    unchanged: zero in the average, and its personal model keeps the server's.
 
     What partial participation does is each track's own affair: see its docstring.
     """
@@ -29,6 +31,7 @@ class SoftPullAggregator(Aggregator):
         super().__init__()
         self.tracks: dict[str, ServerTrack] = {}
         self.registered: dict[str, dict[str, int]] = {}  # site -> images of each part, as first told
+        self.privacy: dict[str, dict[str, float]] = {}  # site -> what it says of the privacy of its sums
         self.reset(None)
 
     def bind(self, tracks: dict[str, ServerTrack], sites: list[str]) -> None:
@@ -74,6 +77,8 @@ class SoftPullAggregator(Aggregator):
                 self.tracks[name].merge(site, tensors, meta["images"]["train"])
         if self._task == exchange.REGISTER:
             self.registered[site] = dict(meta["images"])
+            if "privacy" in meta:
+                self.privacy[site] = dict(meta["privacy"])
         self.accepted[site] = meta
         self.refused.pop(site, None)
         self.up_bytes[site] = exchange.payload_bytes(tracks)
@@ -102,6 +107,11 @@ class SoftPullAggregator(Aggregator):
             meta, tracks = exchange.unpack(shareable)
         except exchange.BadShareable as e:
             return {}, {}, str(e)
+        if self._task == exchange.TRAIN:
+            for name in exchange.excluding(shareable):
+                # What a site's filter keeps back did not change there; entries missing for no reason are refused below.
+                template, sent = self._playing[name].template(), tracks[name]
+                tracks[name] = sent | {k: torch.zeros_like(v) for k, v in template.items() if k not in sent}
         return meta, tracks, self._meta_problem(site, meta) or self._tracks_problem(tracks, meta["images"])
 
     def _meta_problem(self, site: str, meta: dict) -> str | None:
@@ -117,6 +127,8 @@ class SoftPullAggregator(Aggregator):
             limit = self.registered.get(site, {}).get(part)
             if self._task != exchange.REGISTER and (limit is None or count > limit):
                 return f"claims {count} {part} images but registered {limit}"
+        if "privacy" in meta and not _is_privacy(meta["privacy"]):
+            return "what it says of privacy is malformed"
         return self._losses_problem(meta.get("losses", {})) or self._reports_problem(
             meta.get("reports", {}), images["validation"]
         )
@@ -162,3 +174,12 @@ class SoftPullAggregator(Aggregator):
             if reason:
                 return f"track {name!r}: {reason}"
         return None
+
+
+def _is_privacy(report) -> bool:
+    """Whether it is what `PrivateSums.report` gives."""
+    keys = {"epsilon", "delta", "sigma", "clip", "releases"}
+    numbers = (
+        isinstance(report, dict) and report.keys() == keys and all(type(v) in (int, float) for v in report.values())
+    )
+    return numbers and all(math.isfinite(v) and v > 0 for v in report.values())

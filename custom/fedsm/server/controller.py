@@ -312,6 +312,7 @@ class FedSMController(Controller):
             },
             "peak_rss_mb": {"server": round(peak_bytes() / _MB, 1), "server_start": round(self._start_rss / _MB, 1)},
             "missing_in_evaluation": missing,
+            "privacy": self._aggregator.privacy,
         }
         write_results(self._folder, self._job, self._record, self._tracks, summary, measured)
         self._progress.tell("finished", results="results.json")
