@@ -10,6 +10,7 @@
     patient_pattern: "^(P\\d+)_"   # optional: the patient in a file's name (default: the task's; else each file is one)
     trainer: process              # optional: `process` trains in a process of its own, whose death costs one round, not
                                   # the job; `inside` in FLARE's (default: process; in the simulator inside)
+    statistics_privacy: {epsilon: 1, delta: 1e-5, clip: 4}  # optional: noise on what the statistics selector sends
 
 In the simulator one file serves all sites: `data_root` instead of `data`, to which the site's name is added.
 Without a file the environment variable FEDSM_DATA_ROOT is taken as `data_root`.
@@ -17,6 +18,7 @@ Without a file the environment variable FEDSM_DATA_ROOT is taken as `data_root`.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from dataclasses import dataclass
@@ -27,12 +29,13 @@ import torch
 import yaml
 
 from fedsm.errors import UserError
+from fedsm.tracks.private_sums import StatisticsPrivacy
 
 FILE_NAME = "fedsm_site.yaml"
 DATA_ROOT_VARIABLE = "FEDSM_DATA_ROOT"
 TRAINERS = (PROCESS, INSIDE) = ("process", "inside")
 _TEXTS = ("data", "data_root", "state_dir", "device", "patient_pattern", "cache_dir", "trainer")
-_KEYS = (*_TEXTS, "threads", "workers", "cache_budget")
+_KEYS = (*_TEXTS, "threads", "workers", "cache_budget", "statistics_privacy")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) *([KMGT]?)B", re.IGNORECASE)
 CACHE_BUDGET = 20 * 10**9
 
@@ -66,6 +69,7 @@ class SiteSettings:
     workers: int
     patient_pattern: str | None = None
     trainer: str | None = None
+    statistics_privacy: StatisticsPrivacy | None = None
 
 
 def load_site_settings(local: Path, workspace: Path, site: str, fair_share: int) -> SiteSettings:
@@ -103,6 +107,7 @@ def load_site_settings(local: Path, workspace: Path, site: str, fair_share: int)
         workers=values.get("workers", threads),
         patient_pattern=values.get("patient_pattern"),
         trainer=values.get("trainer"),
+        statistics_privacy=_privacy(values.get("statistics_privacy")),
     )
 
 
@@ -132,7 +137,22 @@ def _read(path: Path, site: str) -> dict:
             raise UserError(f"{where}: trainer must be {' or '.join(TRAINERS)}, got {value!r}")
         if key == "cache_budget" and not _bytes(value):
             raise UserError(f"{where}: cache_budget must be a size as `20 GB` or a number of bytes, got {value!r}")
+        if key == "statistics_privacy" and not _privacy(value):
+            raise UserError(
+                f"{where}: statistics_privacy must be as {{epsilon: 1, delta: 1e-5, clip: 4}}, with 0 < epsilon <= 100,"
+                f" 0 < delta < 1 and clip above 0 (default: 4), got {value!r}"
+            )
     return values
+
+
+def _privacy(value) -> StatisticsPrivacy | None:
+    """The site's privacy settings; None if they are none that can be used."""
+    try:
+        privacy = StatisticsPrivacy(**{k: float(v) for k, v in value.items()})  # YAML reads 1e-5 as text
+    except (AttributeError, TypeError, ValueError):
+        return None
+    fits = 0 < privacy.epsilon <= 100 and 0 < privacy.delta < 1 and 0 < privacy.clip < math.inf
+    return privacy if fits else None
 
 
 def _bytes(value) -> int:

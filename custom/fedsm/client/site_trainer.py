@@ -20,6 +20,7 @@ from fedsm.settings import JobSettings
 from fedsm.task_names import EVALUATE, REGISTER, TRAIN, VALIDATE
 from fedsm.tracks import client_tracks
 from fedsm.tracks.base import Batch, ClientTrack, Tensors
+from fedsm.tracks.private_sums import PrivateSums
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +65,11 @@ class SiteTrainer:
         cache = SiteCache(site.cache_dir, site.cache_budget, site.workers)
         self.parts = load_site(site.data, name, settings, site.state_dir, site.patient_pattern, cache)
         self.tracks = client_tracks(settings, index, len(sites), site.device)
+        self._private = None
+        if site.statistics_privacy:
+            self._private = PrivateSums(site.statistics_privacy, site.state_dir / "statistics_privacy")
+            for track in self.tracks.values():
+                track.protect(self._private)
         self._local = LocalState(site.state_dir, run_id)
         self._state_round: int | None = None  # the round whose moments are in memory
 
@@ -84,7 +90,8 @@ class SiteTrainer:
         plain = {"round": number, "images": self.counts()}
         if task == REGISTER:
             sent = self.register()
-            return Answer(sent, plain, list(sent))
+            private = {"privacy": self._private.report()} if self._private and sent else {}
+            return Answer(sent, plain | private, list(sent))
         if task == TRAIN:
             updates, reports, losses = self.train(number, payload, aborted, meta["tracks"])
             return Answer(updates, plain | {"reports": reports, "losses": losses}, [])
