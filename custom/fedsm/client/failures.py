@@ -10,8 +10,11 @@ import torch
 from fedsm.errors import UserError
 
 OUT_OF_MEMORY = "out of memory at the site: a smaller batch_size or size may help, or fewer programs beside it"
-# How torch says it in exceptions that have no type of their own.
-_WORDS = ("out of memory", "not enough memory", "can't allocate memory", "failed to allocate", "bad allocation")
+# How torch and C++ say it, in exceptions that have no type of their own and as last words.
+_WORDS = (
+    "out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory", "failed to allocate",
+    "bad allocation", "bad_alloc", "memoryerror",
+)  # fmt: skip
 
 
 def explain(error: Exception) -> UserError:
@@ -29,4 +32,9 @@ def is_out_of_memory(error: Exception) -> bool:
         return True
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
-    return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in _WORDS)
+    return isinstance(error, RuntimeError) and speaks_of_memory(str(error))
+
+
+def speaks_of_memory(text: str) -> bool:
+    """Whether a message says that memory ran out."""
+    return any(word in text.lower() for word in _WORDS)

@@ -7,6 +7,7 @@ starts a new one, which goes on from the site's state on disk.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -20,7 +21,7 @@ from collections.abc import Callable
 from typing import IO
 
 from fedsm.client import frames
-from fedsm.client.failures import OUT_OF_MEMORY
+from fedsm.client.failures import OUT_OF_MEMORY, speaks_of_memory
 from fedsm.client.site_settings import Place
 from fedsm.client.site_trainer import Aborted, Answer
 from fedsm.errors import UserError
@@ -35,6 +36,7 @@ COMMAND = (
 )  # -P: nothing is imported from the working folder
 GRACE = 15  # seconds in which a trainer may stop by itself
 _LOOK = 0.2  # seconds between looks at the abort signal
+_LAST_WORDS = 30  # seconds in which a process that broke down may say why
 _LAST_LINES = 20
 
 log = logging.getLogger(__name__)
@@ -149,7 +151,6 @@ class _Child:
             frames.send(self._sock, {"task": task, "number": self._number, "meta": meta}, payload, waiting)
             reply, tracks = frames.receive(self._sock, waiting)
         except (EOFError, OSError):
-            self.end()
             raise self._death(task, meta["round"]) from None
         except BaseException:
             self.end()
@@ -165,10 +166,8 @@ class _Child:
 
     def _stop(self) -> None:
         """Asks it to stop at the next batch."""
-        try:
+        with contextlib.suppress(OSError):  # gone already: the socket will say so
             os.write(self._process.stdin.fileno(), f"{self._number}\n".encode())
-        except OSError:
-            pass  # gone already: the socket will say so
 
     def end(self) -> None:
         """Ends the process: the end of its standard input lets it go, at once unless it hangs in foreign code."""
@@ -183,11 +182,14 @@ class _Child:
 
     def _death(self, task: str, number: int) -> UserError:
         """Why the process is gone: in full for the site's log, without its last lines for the server."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_LAST_WORDS)  # before its standard input ends, which would cut it short
+        self.end()
         code = self._process.returncode
         cause = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         if code == -signal.SIGKILL:
             cause += ": out of memory" if oom_kills() > self._oom_kills else ", as the kernel does when memory runs out"
-        if any("MemoryError" in line or "out of memory" in line.lower() for line in self._lines):
+        if any(map(speaks_of_memory, self._lines)):
             cause += f"; {OUT_OF_MEMORY}"
         public = f"the trainer process {cause} ({task} of round {number}); the next task starts a new one"
         lines = " | ".join(line[:200] for line in self._lines) or "none"
