@@ -27,4 +27,4 @@ def _faulty(self, number, payload, aborted, names):
 
 
 SiteTrainer.train = _faulty
-sys.exit(trainer_process.main())
+trainer_process.main()

@@ -204,6 +204,16 @@ def test_a_process_that_cannot_start_says_why(tmp_path, data_root):
     assert "ended with exit code 1" in caught.value.public
 
 
+def test_code_that_came_with_the_job_is_found(tmp_path, data_root, monkeypatch):
+    """FLARE puts a job's code (BYOC) on its own process's path only."""
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "came_with_the_job.py").write_text("raise SystemExit(7)\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "app"))
+    command = (sys.executable, "-P", "-c", "import came_with_the_job")
+    with link_to(place_of(tmp_path, data_root), command) as link, pytest.raises(UserError, match="exit code 7"):
+        link.do(REGISTER, meta_of(SETTINGS, 0), {}, GO_ON)
+
+
 def test_the_trainer_process_does_not_load_nvflare():
     code = "import sys, fedsm.client.trainer_process; sys.exit('nvflare' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

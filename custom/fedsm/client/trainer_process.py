@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import threading
+import traceback
 
 from fedsm.client import frames
 from fedsm.client.failures import explain
@@ -36,8 +37,17 @@ class _Hand:
         os._exit(0)
 
 
-def main() -> int:
+def main() -> None:
     """Does tasks until the parent is gone, or until a failure after which memory or GPU cannot be trusted."""
+    try:
+        code = _serve()
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    os._exit(code)  # nothing is left to tidy up, and a process without memory may hang over it
+
+
+def _serve() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C at the terminal is the parent's affair
     faulthandler.enable()  # a segmentation fault leaves the Python stack in the log
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
@@ -70,4 +80,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
