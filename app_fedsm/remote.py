@@ -7,6 +7,7 @@ import json
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from tqdm import tqdm
@@ -22,6 +23,7 @@ POLL_SECONDS = 1.0
 PATIENCE = 60.0  # seconds that a server may be unreachable while a job is followed
 _WAITING = ("SUBMITTED", "APPROVED", "DISPATCHED")
 _RUNNING = "RUNNING"
+_NOTED = ("job_id", "kit", "settings", "sites", "byoc", "resources", "earlier")  # in run.json
 
 
 class JobFailed(Exception):
@@ -30,7 +32,7 @@ class JobFailed(Exception):
 
 def submit(
     kit: Path, settings: JobSettings, out: Path, sites: list[str], byoc: bool = False,
-    resources: dict[str, dict] | None = None, resume_from: str = "", all_sites: list[str] | None = None,
+    resources: dict[str, dict] | None = None, earlier: Sequence[str] = (), all_sites: list[str] | None = None,
 ) -> str:  # fmt: skip
     """Submits a job and notes it in the run's folder, so that it can be followed by whoever comes later.
 
@@ -41,7 +43,7 @@ def submit(
         sites: the sites that must be connected.
         byoc: carry the code inside the job.
         resources: see `FedSMRecipe`.
-        resume_from: see `FedSMRecipe`.
+        earlier: ids of the jobs whose checkpoints this one goes on from, the newest first.
         all_sites: the sites of the run, where some of them are away; default: `sites`.
 
     Returns:
@@ -58,13 +60,14 @@ def submit(
         here = sessions.registered(session)
         if missing := [site for site in sites if site not in here]:
             raise UserError(f"not connected to the server: {', '.join(missing)}; start them, then submit again")
+        resume_from = f"job:{','.join(earlier)}" if earlier else ""
         FedSMRecipe(settings, job_name(settings), resume_from, byoc, resources, sites).export(str(out / "job"))
         try:
             job_id = session.submit_job(str(out / "job" / job_name(settings)))
         except Exception as e:  # FLARE has a dozen of exceptions for this
             raise UserError(f"the server refused the job: {' '.join(str(e).split())}") from e
     note = {"job_id": job_id, "kit": str(kit), "settings": settings.to_dict(), "sites": all_sites or sites}
-    write_json(out / RUN, note | {"byoc": byoc, "resources": resources or {}})
+    write_json(out / RUN, note | {"byoc": byoc, "resources": resources or {}, "earlier": list(earlier)})
     return job_id
 
 
@@ -103,7 +106,8 @@ def resume(out: Path, rounds: int | None = None) -> tuple[str, list[str]]:
         raise UserError(f"{len(present)} of {len(job['sites'])} sites are connected, min_sites is {settings.min_sites}")
     if (out / RESULTS).is_file():
         (out / RESULTS).replace(out / EARLIER)
-    new = submit(kit, settings, out, present, job["byoc"], job["resources"], f"job:{old}", all_sites=job["sites"])
+    ids = [old, *job["earlier"]]
+    new = submit(kit, settings, out, present, job["byoc"], job["resources"], ids, all_sites=job["sites"])
     return new, [site for site in job["sites"] if site not in present]
 
 
@@ -121,7 +125,7 @@ def load_job(out: Path) -> dict:
     """What `submit` noted about a run."""
     try:
         run = json.loads((out / RUN).read_text())
-        return {key: run[key] for key in ("job_id", "kit", "settings", "sites", "byoc", "resources")}
+        return {key: run[key] for key in _NOTED}
     except (OSError, ValueError, KeyError, TypeError) as e:
         raise UserError(f"{out} holds no job that was submitted to a federation ({RUN} says none)") from e
 

@@ -43,7 +43,8 @@ class Site:
         root = federation.folder / name
         (root / "startup").mkdir(parents=True, exist_ok=True)
         (root / "local").mkdir(exist_ok=True)
-        settings = {"data_root": str(federation.data), "threads": 1}
+        settings = {"data_root": str(federation.data), "threads": 1, "trainer": "inside"}
+        settings |= federation.site_settings.get(name, {})
         (root / "local" / "fedsm_site.yaml").write_text(yaml.safe_dump(settings))
         engine = Mock(spec=ClientEngineExecutorSpec)
         engine.get_workspace.return_value = Workspace(str(root), name)
@@ -52,7 +53,13 @@ class Site:
 
     def restart(self) -> None:
         """A new process: whatever the executor held in memory is gone."""
+        self.stop()
         self.executor = FedSMExecutor()
+
+    def stop(self) -> None:
+        """The end of the job at the site."""
+        with self.manager.new_context() as fl_ctx:
+            self.executor.handle_event(EventType.END_RUN, fl_ctx)
 
     def fetch(self) -> tuple[str, str, Shareable]:
         """Asks the server for a task."""
@@ -96,6 +103,7 @@ class Federation:
         sites: names of the sites.
         resume_from: a checkpoints folder.
         fault: what goes wrong at the sites.
+        site_settings: site -> what its `fedsm_site.yaml` says beyond where the data are.
     """
 
     def __init__(
@@ -106,8 +114,10 @@ class Federation:
         sites: list[str],
         resume_from: str = "",
         fault: Fault | None = None,
+        site_settings: dict[str, dict] | None = None,
     ):
         self.folder, self.data, self.fault = folder, data, fault
+        self.site_settings = site_settings or {}
         self.abort = Signal()
         self.done = threading.Event()
         self.panic: str | None = None

@@ -17,11 +17,13 @@ from nvflare.app_opt.pt.decomposers import TensorDecomposer
 from nvflare.app_opt.pt.tensor_downloader import TensorDownloadable
 from nvflare.fuel.utils import fobs
 
+from fedsm.task_names import TASKS
 from fedsm.tracks.base import Tensors
 from fedsm.tracks.state import as_tensor
 
-REGISTER, TRAIN, VALIDATE, EVALUATE = "fedsm_register", "fedsm_train", "fedsm_validate", "fedsm_evaluate"
+REGISTER, TRAIN, VALIDATE, EVALUATE = TASKS
 _DXO_KEY = "DXO"  # where FLARE's `DXO.to_shareable` puts the content
+EXCLUDE_FILTER = "ExcludeVars"  # the name with which FLARE's filter signs
 ERROR_HEADER = "fedsm_error"  # why a site could not do its task, without file names
 
 
@@ -117,6 +119,12 @@ def _stored_bytes(values: Iterable) -> int:
         elif isinstance(path := getattr(value, "file_path", None), str):
             files.add(path)
     return size + sum(os.path.getsize(path) for path in files)
+
+
+def excluding(shareable: Shareable) -> list[str]:
+    """The tracks of an unpacked shareable from which FLARE's `ExcludeVars` may have taken entries: filters sign."""
+    parts = from_shareable(shareable).data
+    return [name for name, part in parts.items() if EXCLUDE_FILTER in (part.get_filter_history() or [])]
 
 
 def forget(shareable: Shareable) -> None:

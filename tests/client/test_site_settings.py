@@ -5,6 +5,7 @@ import torch
 
 from fedsm.client.site_settings import load_site_settings
 from fedsm.errors import UserError
+from fedsm.tracks.private_sums import StatisticsPrivacy
 
 
 def load(tmp_path, text: str | None):
@@ -44,6 +45,14 @@ def test_cache_budget(tmp_path, text, size):
     assert load(tmp_path, f"data: /somewhere\ncache_budget: {text}\n").cache_budget == size
 
 
+def test_trainer_and_privacy(tmp_path):
+    site = load(tmp_path, "data: /somewhere\n")
+    assert (site.trainer, site.statistics_privacy) == (None, None)
+    text = "data: /somewhere\ntrainer: inside\nstatistics_privacy: {epsilon: 1, delta: 1e-5, clip: 4}\n"
+    site = load(tmp_path, text)
+    assert (site.trainer, site.statistics_privacy) == ("inside", StatisticsPrivacy(1.0, 1e-5, 4.0))
+
+
 def test_environment_variable_serves_where_there_is_no_file(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDSM_DATA_ROOT", "/from/env")
     assert str(load(tmp_path, None).data) == "/from/env/site-1"
@@ -66,6 +75,12 @@ def test_environment_variable_serves_where_there_is_no_file(tmp_path, monkeypatc
         ("data: /a\ncache_budget: 20 XB\n", "line 2: cache_budget"),
         ("data: /a\ncache_budget: -1\n", "line 2: cache_budget"),
         ("data: /a\ncache_budget: 0 GB\n", "line 2: cache_budget"),
+        ("data: /a\ntrainer: outside\n", "line 2: trainer must be process or inside"),
+        ("data: /a\nstatistics_privacy: 1\n", "line 2: statistics_privacy must be as {epsilon: 1"),
+        ("data: /a\nstatistics_privacy: {epsilon: 1}\n", "statistics_privacy must be"),
+        ("data: /a\nstatistics_privacy: {epsilon: 0, delta: 0.1}\n", "statistics_privacy must be"),
+        ("data: /a\nstatistics_privacy: {epsilon: .nan, delta: 0.1}\n", "statistics_privacy must be"),
+        ("data: /a\nstatistics_privacy: {epsilon: 1, delta: 0.1, colour: 3}\n", "statistics_privacy must be"),
         ("data: /a\ndevice: toaster\n", "device 'toaster'"),
         ("- data\n", "key: value"),
         ("data: [\n", "cannot be read"),

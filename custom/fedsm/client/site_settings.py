@@ -8,6 +8,9 @@
     cache_budget: 20 GB           # optional: how large it may grow; entries longest unused are dropped (default: 20 GB)
     workers: 4                    # optional: threads that decode images for it (default: as `threads`)
     patient_pattern: "^(P\\d+)_"   # optional: the patient in a file's name (default: the task's; else each file is one)
+    trainer: process              # optional: `process` trains in a process of its own, whose death costs one round, not
+                                  # the job; `inside` in FLARE's (default: process; in the simulator inside)
+    statistics_privacy: {epsilon: 1, delta: 1e-5, clip: 4}  # optional: noise on what the statistics selector sends
 
 In the simulator one file serves all sites: `data_root` instead of `data`, to which the site's name is added.
 Without a file the environment variable FEDSM_DATA_ROOT is taken as `data_root`.
@@ -15,27 +18,47 @@ Without a file the environment variable FEDSM_DATA_ROOT is taken as `data_root`.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import yaml
 
 from fedsm.errors import UserError
+from fedsm.tracks.private_sums import StatisticsPrivacy
 
 FILE_NAME = "fedsm_site.yaml"
 DATA_ROOT_VARIABLE = "FEDSM_DATA_ROOT"
-_TEXTS = ("data", "data_root", "state_dir", "device", "patient_pattern", "cache_dir")
-_KEYS = (*_TEXTS, "threads", "workers", "cache_budget")
+TRAINERS = (PROCESS, INSIDE) = ("process", "inside")
+_TEXTS = ("data", "data_root", "state_dir", "device", "patient_pattern", "cache_dir", "trainer")
+_KEYS = (*_TEXTS, "threads", "workers", "cache_budget", "statistics_privacy")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) *([KMGT]?)B", re.IGNORECASE)
 CACHE_BUDGET = 20 * 10**9
 
 
+class Place(NamedTuple):
+    """Where a site's settings are found, in plain values that can be handed to another process.
+
+    Attributes:
+        local: the kit's `local/` folder.
+        workspace: the client's workspace, where state goes by default.
+        site: the site's name.
+        fair_share: threads to use where the file does not say.
+    """
+
+    local: str
+    workspace: str
+    site: str
+    fair_share: int
+
+
 @dataclass(frozen=True)
 class SiteSettings:
-    """A site's own settings, with defaults filled in."""
+    """A site's own settings, with defaults filled in; `trainer` is None where the file does not say."""
 
     data: Path
     state_dir: Path
@@ -45,6 +68,8 @@ class SiteSettings:
     cache_budget: int
     workers: int
     patient_pattern: str | None = None
+    trainer: str | None = None
+    statistics_privacy: StatisticsPrivacy | None = None
 
 
 def load_site_settings(local: Path, workspace: Path, site: str, fair_share: int) -> SiteSettings:
@@ -81,6 +106,8 @@ def load_site_settings(local: Path, workspace: Path, site: str, fair_share: int)
         cache_budget=_bytes(values.get("cache_budget", CACHE_BUDGET)),
         workers=values.get("workers", threads),
         patient_pattern=values.get("patient_pattern"),
+        trainer=values.get("trainer"),
+        statistics_privacy=_privacy(values.get("statistics_privacy")),
     )
 
 
@@ -106,9 +133,26 @@ def _read(path: Path, site: str) -> dict:
             raise UserError(f"{where}: {key} must be text, got {value!r}")
         if key in ("threads", "workers") and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             raise UserError(f"{where}: {key} must be a whole number of at least 1, got {value!r}")
+        if key == "trainer" and value not in TRAINERS:
+            raise UserError(f"{where}: trainer must be {' or '.join(TRAINERS)}, got {value!r}")
         if key == "cache_budget" and not _bytes(value):
             raise UserError(f"{where}: cache_budget must be a size as `20 GB` or a number of bytes, got {value!r}")
+        if key == "statistics_privacy" and not _privacy(value):
+            raise UserError(
+                f"{where}: statistics_privacy must be as {{epsilon: 1, delta: 1e-5, clip: 4}}, with 0 < epsilon <= 100,"
+                f" 0 < delta < 1 and clip above 0 (default: 4), got {value!r}"
+            )
     return values
+
+
+def _privacy(value) -> StatisticsPrivacy | None:
+    """The site's privacy settings; None if they are none that can be used."""
+    try:
+        privacy = StatisticsPrivacy(**{k: float(v) for k, v in value.items()})  # YAML reads 1e-5 as text
+    except (AttributeError, TypeError, ValueError):
+        return None
+    fits = 0 < privacy.epsilon <= 100 and 0 < privacy.delta < 1 and 0 < privacy.clip < math.inf
+    return privacy if fits else None
 
 
 def _bytes(value) -> int:

@@ -4,25 +4,44 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from fedsm.client.local_state import LocalState
-from fedsm.client.site_settings import SiteSettings
+from fedsm.client.site_settings import Place, SiteSettings, load_site_settings
 from fedsm.data.augment import augment_batch
 from fedsm.data.cache import SiteCache
 from fedsm.data.dataset import load_site, seeded_order
 from fedsm.errors import UserError
 from fedsm.evaluation.candidates import evaluate_candidates
 from fedsm.settings import JobSettings
+from fedsm.task_names import EVALUATE, REGISTER, TRAIN, VALIDATE
 from fedsm.tracks import client_tracks
 from fedsm.tracks.base import Batch, ClientTrack, Tensors
+from fedsm.tracks.private_sums import PrivateSums
 
 log = logging.getLogger(__name__)
 
 
 class Aborted(Exception):
     """The job was stopped while a site was at work."""
+
+
+@dataclass
+class Answer:
+    """What a site sends for a task.
+
+    Attributes:
+        tracks: tensors by track.
+        meta: plain values.
+        sums: the tracks whose tensors are sums over images, not of a network.
+    """
+
+    tracks: dict[str, Tensors]
+    meta: dict
+    sums: list[str]
 
 
 class SiteTrainer:
@@ -46,8 +65,42 @@ class SiteTrainer:
         cache = SiteCache(site.cache_dir, site.cache_budget, site.workers)
         self.parts = load_site(site.data, name, settings, site.state_dir, site.patient_pattern, cache)
         self.tracks = client_tracks(settings, index, len(sites), site.device)
+        self._private = None
+        if site.statistics_privacy:
+            self._private = PrivateSums(site.statistics_privacy, site.state_dir / "statistics_privacy")
+            for track in self.tracks.values():
+                track.protect(self._private)
         self._local = LocalState(site.state_dir, run_id)
         self._state_round: int | None = None  # the round whose moments are in memory
+
+    def do(self, task: str, meta: dict, payload: dict[str, Tensors], aborted: Callable[[], bool]) -> Answer:
+        """Does one task.
+
+        Args:
+            task: its name.
+            meta: what the server says with it: `round`, and in `tracks` which of them play.
+            payload: the server's models by track; they are taken out of it.
+            aborted: whether the job was stopped; asked before every batch of training.
+
+        Raises:
+            Aborted: `aborted()` became true.
+            UserError: the task cannot be done.
+        """
+        number = meta["round"]
+        plain = {"round": number, "images": self.counts()}
+        if task == REGISTER:
+            sent = self.register()
+            private = {"privacy": self._private.report()} if self._private and sent else {}
+            return Answer(sent, plain | private, list(sent))
+        if task == TRAIN:
+            updates, reports, losses = self.train(number, payload, aborted, meta["tracks"])
+            return Answer(updates, plain | {"reports": reports, "losses": losses}, [])
+        if task == VALIDATE:
+            delivered, reports = self.finish(number, payload, meta["tracks"])
+            return Answer(delivered, plain | {"reports": reports}, [n for n in delivered if self.tracks[n].sums])
+        if task == EVALUATE:
+            return Answer({}, plain | {"evaluation": self.evaluate(payload)}, [])
+        raise UserError(f"unknown task {task!r}: server and site run different versions of fedsm")
 
     def batches(self, part: str, seed: int | None = None) -> Iterator[Batch]:
         """Walks one part of the site's images."""
@@ -165,3 +218,10 @@ class SiteTrainer:
             )
             for part in ("validation", "test")
         }
+
+
+def build_trainer(place: Place, meta: dict) -> SiteTrainer:
+    """The trainer of a run at a site, from the site's own settings and what came with the first task."""
+    site = load_site_settings(Path(place.local), Path(place.workspace), place.site, place.fair_share)
+    settings, sites = JobSettings.from_dict(meta["settings"]), list(meta["sites"])
+    return SiteTrainer(settings, site, place.site, sites.index(place.site), sites, meta["run_id"])

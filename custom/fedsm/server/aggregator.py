@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
@@ -34,7 +35,8 @@ class SoftPullAggregator(Aggregator):
     DXOs, of another round, a second answer, larger than the model, lacks a track or brings an unknown one, has other
     keys or shapes than the model, holds NaN or infinite values, or claims an image count that is not positive or above
     what the site registered (at the registration: above `max_images`). Its norm is judged by the `NormGuard`. A refused
-    shareable changes nothing.
+    shareable changes nothing. Entries that a site's `ExcludeVars` filter kept back count as unchanged: zero in the
+    average, and its personal model keeps the server's.
 
     What partial participation does is each track's own affair: see its docstring.
     """
@@ -44,6 +46,7 @@ class SoftPullAggregator(Aggregator):
         self.tracks: dict[str, ServerTrack] = {}
         self.sites: list[str] = []
         self.registered: dict[str, dict[str, int]] = {}  # site -> images of each part, as first told
+        self.privacy: dict[str, dict[str, float]] = {}  # site -> what it says of the privacy of its sums
         self.reset(None)
 
     def bind(
@@ -155,6 +158,11 @@ class SoftPullAggregator(Aggregator):
             raise _Refused(str(e)) from e
         if set(tracks) != set(templates):
             raise _Refused(f"tracks are {sorted(map(str, tracks))}, expected {sorted(templates)}")
+        if self._task == exchange.TRAIN:
+            for name in exchange.excluding(shareable):
+                # What a site's filter keeps back did not change there; entries missing for no reason are refused later.
+                template, sent = templates[name], tracks[name]
+                tracks[name] = sent | {k: torch.zeros_like(v) for k, v in template.items() if k not in sent}
         return meta, tracks
 
     def _meta_problem(self, site: str, meta: dict) -> str | None:
@@ -171,6 +179,7 @@ class SoftPullAggregator(Aggregator):
             checks.counts_problem(images, limits, why)
             or checks.losses_problem(meta.get("losses", {}), self._playing)
             or checks.reports_problem(meta.get("reports", {}), self._playing, images["validation"])
+            or checks.privacy_problem(meta.get("privacy"))
             or self._judge(site, meta)
         )
 
@@ -216,3 +225,5 @@ class SoftPullAggregator(Aggregator):
                 self.tracks[name].merge(site, tensors, meta["images"]["train"])
         if self._task == exchange.REGISTER:
             self.registered[site] = {part: meta["images"][part] for part in checks.PARTS}
+            if "privacy" in meta:
+                self.privacy[site] = dict(meta["privacy"])

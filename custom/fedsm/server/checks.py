@@ -79,3 +79,14 @@ def templates_of(task: str, tracks: dict[str, ServerTrack]) -> dict[str, Tensors
     else:
         templates = {}
     return {name: template for name, template in templates.items() if template}
+
+
+def privacy_problem(report) -> str | None:
+    """What is wrong with what a site says of its private statistics (`PrivateSums.report`), if it says any."""
+    if report is None:
+        return None
+    keys = {"epsilon", "delta", "sigma", "clip", "releases"}
+    if not isinstance(report, dict) or report.keys() != keys:
+        return "what it says of privacy is malformed"
+    numbers = all(type(v) in (int, float) and math.isfinite(v) and v > 0 for v in report.values())
+    return None if numbers else "what it says of privacy is malformed"

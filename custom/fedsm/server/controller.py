@@ -27,6 +27,7 @@ from fedsm.server.checkpoint import FOLDER, Checkpoints
 from fedsm.server.curves import send_losses, send_validation
 from fedsm.server.memory import received_to_disk, return_freed_memory
 from fedsm.server.outcome import best_models, measurements, write_results, write_super_model
+from fedsm.server.place import checkpoints_of, hand_over, leave, place_of
 from fedsm.server.record import AcceptedLog, Progress, RunRecord
 from fedsm.server.results import evaluation_problem, summarize
 from fedsm.server.resume import resume, save
@@ -47,7 +48,8 @@ class FedSMController(Controller):
     Args:
         settings: the job's settings as a plain dict; see `fedsm.settings.JobSettings`.
         aggregator_id: the component that checks and merges the answers.
-        resume_from: a `checkpoints` folder of an earlier run to go on from, on the server's disk.
+        resume_from: what to go on from: a `checkpoints` folder on the server's disk, or `job:` and the ids of earlier
+            jobs; see `server/place.py`.
     """
 
     def __init__(self, settings: dict, aggregator_id: str = "aggregator", resume_from: str = ""):
@@ -59,18 +61,23 @@ class FedSMController(Controller):
     def start_controller(self, fl_ctx: FLContext) -> None:
         exchange.enable_tensors()
         self._started = time.time()
-        self._folder = Path(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id()))
+        workspace, job_id = fl_ctx.get_engine().get_workspace(), fl_ctx.get_job_id()
+        self._root, self._folder = Path(workspace.get_root_dir()), Path(workspace.get_run_dir(job_id))
         self._folder.mkdir(parents=True, exist_ok=True)
+        self._place = place_of(self._root, self._folder, job_id)
         self._progress = Progress(self._folder / "progress.jsonl")
         watch.serve(fl_ctx.get_engine(), self._progress)
-        self._accepted_log = AcceptedLog(self._folder)
+        self._accepted_log = AcceptedLog(self._place)
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
         """Nothing is left open between rounds."""
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        with received_to_disk(fl_ctx.get_engine(), fl_ctx.get_job_id()):
-            self._run(abort_signal, fl_ctx)
+        try:
+            with received_to_disk(fl_ctx.get_engine(), fl_ctx.get_job_id()):
+                self._run(abort_signal, fl_ctx)
+        finally:
+            hand_over(self._place, self._folder)
 
     def _run(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         try:
@@ -117,11 +124,12 @@ class FedSMController(Controller):
         self._aggregator = engine.get_component(self.aggregator_id)
         if not isinstance(self._aggregator, SoftPullAggregator):
             raise UserError(f"component {self.aggregator_id!r} is no SoftPullAggregator")
-        self._checkpoints = Checkpoints(self._folder / FOLDER, self._job.keep_checkpoints)
+        self._checkpoints = Checkpoints(self._place / FOLDER, self._job.keep_checkpoints)
         if self.resume_from:
-            source = Path(self.resume_from)
+            source = checkpoints_of(self.resume_from, self._root)
             self._tracks, self._record, self._round = resume(self._job, source, self._checkpoints, self._here)
             self._accepted_log.adopt(source.parent, self._round)
+            leave(source, self._place, self._root)
             self.log_info(fl_ctx, f"fedsm resumes run {self._record.run_id} after round {self._round}")
         else:
             self._tracks, self._round = server_tracks(self._job, self._here), 0
@@ -264,5 +272,6 @@ class FedSMController(Controller):
         measured = measurements(self._record, self._started, self._start_rss)
         measured["wire"] |= {"evaluation_down_bytes": answers.down}
         measured["missing_in_evaluation"] = answers.missing
+        measured["privacy"] = self._aggregator.privacy
         write_results(self._folder, self._job, self._record, self._tracks, summary, measured)
         self._progress.tell("finished", results="results.json")

@@ -57,6 +57,19 @@ def descriptor_length(channels: int) -> int:
     return (2 + len(_QUANTILES) + _LEVELS) * channels + chromaticity
 
 
+def image_scale(channels: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A usual centre of `image` and a usual spread over images of all sites, number by number.
+
+    Constants from the synthetic sites, no hospital's data; they need only be of the right size.
+    """
+    groups = [(channels, 0.35, 0.15), (channels, 0.15, 0.06), (channels * len(_QUANTILES), 0.35, 0.17)]
+    if channels > 1:
+        groups.append((channels * len(_QUANTILES), 1 / channels, 0.1))
+    groups.append((channels * _LEVELS, -6.5, 1.0))
+    centre = torch.cat([torch.full((n,), c, dtype=torch.float64) for n, c, _ in groups])
+    return centre, torch.cat([torch.full((n,), s, dtype=torch.float64) for n, _, s in groups])
+
+
 def describe(images: torch.Tensor) -> torch.Tensor:
     """`image`: describes each image of a batch.
 

@@ -27,11 +27,12 @@ import torch
 from fedsm.errors import UserError
 from fedsm.settings import JobSettings
 from fedsm.tracks.base import Batch, ClientTrack, ServerTrack, SilentServer, Tensors, is_fraction
-from fedsm.tracks.descriptor import DESCRIPTORS, ENCODER, build_descriptor, length_of
+from fedsm.tracks.descriptor import DESCRIPTORS, ENCODER, IMAGE, build_descriptor, length_of
 from fedsm.tracks.fedavg import AveragedServer
 from fedsm.tracks.gaussian import StatisticsSelector, gaussian_classes, pack, sums_template
 from fedsm.tracks.kept import KeptServer
 from fedsm.tracks.network_features import encoder_weights
+from fedsm.tracks.private_sums import PrivateSums
 from fedsm.tracks.state import prefixed
 
 SHRINKAGES = (0.02, 0.05, 0.1)
@@ -47,7 +48,10 @@ log = logging.getLogger(__name__)
 
 
 class StatisticsClient(ClientTrack):
-    """Sends n, the sum and the sum of outer products of its training images' descriptors, once."""
+    """Sends n, the sum and the sum of outer products of its training images' descriptors, once.
+
+    A site may want them differentially private: see `private_sums`.
+    """
 
     sums = True
 
@@ -56,6 +60,13 @@ class StatisticsClient(ClientTrack):
         self._descriptor = self.options["descriptor"]
         self._payload: Tensors = {}
         self._delivery: Tensors = {}
+        self._make_private: PrivateSums | None = None
+
+    def protect(self, make_private: PrivateSums) -> None:
+        if self._descriptor != IMAGE:
+            message = f"the site's statistics_privacy works with the descriptor {IMAGE!r}, not {self._descriptor!r}"
+            raise UserError(f"{message}: ask for another job, or take it out of fedsm_site.yaml", public=message)
+        self._make_private = make_private
 
     def link(self, tracks: dict[str, ClientTrack]) -> None:
         self._global = tracks.get("global")
@@ -73,6 +84,8 @@ class StatisticsClient(ClientTrack):
     def _sums(self, batches: Iterable[Batch], encoder: Tensors) -> Tensors:
         describe = build_descriptor(self._descriptor, self.settings, encoder)
         rows = torch.cat([describe(images) for images, _ in batches])
+        if self._make_private:
+            return self._make_private(rows, self.settings.task.channels)
         return {
             "n": torch.tensor(float(len(rows)), dtype=torch.float64),
             "sum": rows.sum(0),

@@ -1,0 +1,40 @@
+"""What a site says of an exception: all of it in its own log, and to the server what names no file."""
+
+from __future__ import annotations
+
+import errno
+import traceback
+
+import torch
+
+from fedsm.errors import UserError
+
+OUT_OF_MEMORY = "out of memory at the site: a smaller batch_size or size may help, or fewer programs beside it"
+# How torch and C++ say it, in exceptions that have no type of their own and as last words.
+_WORDS = (
+    "out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory", "failed to allocate",
+    "bad allocation", "bad_alloc", "memoryerror",
+)  # fmt: skip
+
+
+def explain(error: Exception) -> UserError:
+    """The same failure as an error with a public form; call it where the exception was caught."""
+    if isinstance(error, UserError):
+        return error
+    if is_out_of_memory(error):
+        return UserError(f"{OUT_OF_MEMORY} ({type(error).__name__}: {' '.join(str(error).split())})", OUT_OF_MEMORY)
+    return UserError(traceback.format_exc(), public=type(error).__name__)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether memory ran out, on the GPU or off it."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, RuntimeError) and speaks_of_memory(str(error))
+
+
+def speaks_of_memory(text: str) -> bool:
+    """Whether a message says that memory ran out."""
+    return any(word in text.lower() for word in _WORDS)

@@ -1,0 +1,83 @@
+"""A site's trainer in a process of its own: `python -m fedsm.client.trainer_process FD`, started by `trainer_link`.
+
+It knows nothing of FLARE. Tasks come and answers go as frames over the socket FD. Standard input is the parent's hand:
+a line with a task's number stops that task at the next batch, and its end, when the parent is gone, ends this process.
+What is written to standard output and error becomes lines of the site's log.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import traceback
+
+from fedsm.client import frames
+from fedsm.client.failures import explain
+from fedsm.client.site_settings import Place
+from fedsm.client.site_trainer import Aborted, build_trainer
+from fedsm.errors import UserError
+
+
+class _Hand:
+    """Follows standard input in a thread."""
+
+    def __init__(self):
+        self.stopped = 0  # this task and those before it are to stop
+        threading.Thread(target=self._follow, daemon=True).start()
+
+    def _follow(self) -> None:
+        # Not through sys.stdin: a thread that waits in its buffer holds a lock which the interpreter's end wants.
+        while line := os.read(0, 1024):
+            self.stopped = int(line.split()[-1])
+        os._exit(0)
+
+
+def main() -> None:
+    """Does tasks until the parent is gone, or until a failure after which memory or GPU cannot be trusted."""
+    try:
+        code = _serve()
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    os._exit(code)  # nothing is left to tidy up, and a process without memory may hang over it
+
+
+def _serve() -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C at the terminal is the parent's affair
+    faulthandler.enable()  # a segmentation fault leaves the Python stack in the log
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    hand = _Hand()
+    with socket.socket(fileno=int(sys.argv[1])) as sock:
+        place = Place(**frames.receive(sock)[0])
+        trainer = None
+        while True:
+            try:
+                request, payload = frames.receive(sock)
+            except EOFError:
+                return 0
+            sound, tracks = True, {}
+            try:
+                trainer = trainer or build_trainer(place, request["meta"])
+                number = request["number"]
+                answer = trainer.do(request["task"], request["meta"], payload, lambda n=number: hand.stopped >= n)
+                reply = {"meta": answer.meta, "sums": answer.sums}
+                tracks = {name: dict(tensors) for name, tensors in answer.tracks.items()}
+                del answer
+            except Aborted:
+                reply = {"aborted": True}
+            except Exception as e:
+                failure, sound = explain(e), isinstance(e, UserError)
+                reply = {"failure": str(failure), "public": failure.public, "sound": sound}
+            del payload
+            frames.send(sock, reply, tracks)
+            if not sound:
+                return 1
+
+
+if __name__ == "__main__":
+    main()

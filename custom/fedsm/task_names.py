@@ -1,0 +1,4 @@
+"""Names that the server and the sites share."""
+
+TASKS = (REGISTER, TRAIN, VALIDATE, EVALUATE) = ("fedsm_register", "fedsm_train", "fedsm_validate", "fedsm_evaluate")
+SIMULATED_JOB = "simulate_job"  # FLARE's job id in the simulator, where all sites share one machine
