@@ -179,7 +179,7 @@ class SoftPullAggregator(Aggregator):
             checks.counts_problem(images, limits, why)
             or checks.losses_problem(meta.get("losses", {}), self._playing)
             or checks.reports_problem(meta.get("reports", {}), self._playing, images["validation"])
-            or checks.privacy_problem(meta.get("privacy"))
+            or (checks.privacy_problem(meta["privacy"]) if "privacy" in meta else None)
             or self._judge(site, meta)
         )
 

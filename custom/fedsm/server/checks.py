@@ -82,9 +82,7 @@ def templates_of(task: str, tracks: dict[str, ServerTrack]) -> dict[str, Tensors
 
 
 def privacy_problem(report) -> str | None:
-    """What is wrong with what a site says of its private statistics (`PrivateSums.report`), if it says any."""
-    if report is None:
-        return None
+    """What is wrong with what a site says of its private statistics (`PrivateSums.report`)."""
     keys = {"epsilon", "delta", "sigma", "clip", "releases"}
     if not isinstance(report, dict) or report.keys() != keys:
         return "what it says of privacy is malformed"
