@@ -1,0 +1,134 @@
+"""Real `kill -9` on a federation of real processes: a trainer, a client, the server. Nothing is lost."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from app_fedsm.cli import main
+from app_fedsm.poc import Poc
+from app_fedsm.remote import events_of, load_job
+from app_fedsm.session import connect
+from tests.app.test_simulator import SMALL, assert_equals_plain_loop
+from tests.conftest import SITES
+from tests.deploy.processes import free_port, kill_all, processes_of
+
+pytestmark = pytest.mark.slow
+
+ROUNDS = 6
+# Short waits: a dead site costs its deadline, and the tests wait for it.
+JOB = [*SMALL[:-2], "--rounds", str(ROUNDS), "--selector", "gradient", "--round-timeout", "40", "--min-sites", "2"]
+
+
+@pytest.fixture(scope="module")
+def poc(tmp_path_factory, data_root):
+    """A POC of three sites that all tests here use one after the other."""
+    folder = tmp_path_factory.mktemp("faults") / "poc"
+    try:
+        assert main(["poc", "up", "--dir", str(folder), "--data", str(data_root), "--port", str(free_port())]) == 0
+        yield Poc(folder)
+    finally:
+        kill_all(folder)
+
+
+def up(poc: Poc) -> None:
+    """Starts what is down; FLARE's watching shells would do it themselves in a while."""
+    poc.start()
+
+
+class Submitted:
+    """`fedsm poc submit` in a process of its own, so that something can be killed meanwhile."""
+
+    def __init__(self, poc: Poc, out: Path):
+        self.poc, self.out = poc, out
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "app_fedsm.cli", "poc", "submit", "--dir", str(poc.folder), *JOB, "--out", str(out)]
+        )
+
+    def wait_for_round(self, number: int, seconds: float = 300) -> None:
+        """Waits until the server has closed a round."""
+        deadline = time.time() + seconds
+        while time.time() < deadline:
+            if (self.out / "run.json").is_file():
+                with connect(self.poc.lead) as session:
+                    while time.time() < deadline:
+                        events = events_of(session, load_job(self.out)["job_id"])
+                        if any(e["event"] == "round" and e["round"] >= number for e in events):
+                            return
+                        time.sleep(0.2)
+            time.sleep(0.2)
+        raise AssertionError(f"round {number} was not closed in {seconds} s")
+
+    def ended(self, seconds: float = 400) -> int:
+        try:
+            return self.process.wait(seconds)
+        finally:
+            self.process.kill()
+
+
+def history(out: Path) -> list[dict]:
+    return json.loads((out / "results.json").read_text())["validation"]["history"]
+
+
+def trainer_of(poc: Poc, site: str) -> psutil.Process:
+    """The process that trains for a site: a child of its job's process."""
+    jobs = [p for p in processes_of(poc.kits / site) if "worker_process" in " ".join(p.cmdline())]
+    children = [c for job in jobs for c in job.children(recursive=True)]
+    (trainer,) = (c for c in children if "trainer_process" in " ".join(c.cmdline()))
+    return trainer
+
+
+def test_a_killed_trainer_costs_its_site_one_round(poc, tmp_path):
+    run = Submitted(poc, tmp_path / "run")
+    run.wait_for_round(2)
+    trainer_of(poc, "site-2").kill()
+    assert run.ended() == 0
+    missed = [row["round"] for row in history(run.out) if "site-2" in row["missing"]]
+    assert len(missed) <= 1, "one round at the most; between two rounds none"
+    assert (run.out / "super_model" / "personal.site-2.safetensors").is_file()
+    assert not [site for row in history(run.out) for site in row["missing"] if site != "site-2"]
+
+
+def test_a_client_that_dies_for_good(poc, tmp_path):
+    """Its rounds are closed without it; its personal model and its place stay."""
+    run = Submitted(poc, tmp_path / "run")
+    run.wait_for_round(2)
+    kill_all(poc.kits / "site-3")
+    assert run.ended() == 0
+    rows = history(run.out)
+    assert len(rows) == ROUNDS and "site-3" in rows[-1]["missing"] and rows[-1]["answered"] == ["site-1", "site-2"]
+    assert (run.out / "super_model" / "personal.site-3.safetensors").is_file()
+    up(poc)
+
+
+def test_a_client_that_comes_back_is_taken_in_by_resume(poc, tmp_path):
+    """FLARE does not let it into the running job: `fedsm resume` stops that one and goes on with all three."""
+    run = Submitted(poc, tmp_path / "run")
+    run.wait_for_round(1)
+    kill_all(poc.kits / "site-1")
+    run.wait_for_round(2)
+    up(poc)
+    run.process.kill()  # whoever watched has gone: the job goes on
+    assert main(["resume", str(run.out)]) == 0
+    rows = history(run.out)
+    assert len(rows) == ROUNDS and any("site-1" in row["missing"] for row in rows)
+    assert rows[-1]["answered"] == SITES
+
+
+@pytest.mark.parametrize("when", ["between rounds", "during a round"])
+def test_the_server_is_killed(poc, tmp_path, data_root, when):
+    """`fedsm resume` goes on from the last checkpoint, to the weights of a run that nobody disturbed."""
+    run = Submitted(poc, tmp_path / "run")
+    run.wait_for_round(2)
+    if when == "during a round":
+        time.sleep(0.7)
+    kill_all(poc.kits / "server")
+    run.process.kill()
+    up(poc)
+    assert main(["resume", str(run.out)]) == 0
+    assert [row["round"] for row in history(run.out)] == list(range(1, ROUNDS + 1))
+    assert_equals_plain_loop(run.out, data_root, rounds=ROUNDS)
