@@ -89,6 +89,11 @@ class SuperModel:
             self._nets[name] = net.to(self.device).eval().requires_grad_(False)
         return self._nets[name]
 
+    @property
+    def mask_dtype(self) -> np.dtype:
+        """What holds every mask value of the task."""
+        return self._table.dtype
+
     @cached_property
     def _skeleton(self) -> nn.Module:
         with torch.device("meta"):  # no weights are drawn; building it takes longer than copying it

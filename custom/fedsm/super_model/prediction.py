@@ -20,6 +20,24 @@ class BatchPrediction(NamedTuple):
     weights: torch.Tensor
     selection: Selection
 
+    def rows(self, rows: slice) -> BatchPrediction:
+        """Some images of the batch."""
+        return BatchPrediction(self.probabilities[rows], self.weights[rows], Selection(*_each(self.selection, rows)))
+
+    @staticmethod
+    def cat(batches: list[BatchPrediction]) -> BatchPrediction:
+        """Several batches as one."""
+        selections = zip(*(batch.selection for batch in batches), strict=True)
+        return BatchPrediction(
+            torch.cat([batch.probabilities for batch in batches]),
+            torch.cat([batch.weights for batch in batches]),
+            Selection(*(None if parts[0] is None else torch.cat(parts) for parts in selections)),
+        )
+
+
+def _each(selection: Selection, rows: slice) -> list[torch.Tensor | None]:
+    return [None if part is None else part[rows] for part in selection]
+
 
 @dataclass(frozen=True)
 class Prediction:
