@@ -138,7 +138,7 @@ def _workspace(args: argparse.Namespace) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command."""
-    from app_fedsm import data_commands, experiment, predict
+    from app_fedsm import data_commands, experiment, export_commands, predict
 
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("fedsm", description=__doc__, formatter_class=raw)
@@ -184,6 +184,7 @@ def build_parser() -> argparse.ArgumentParser:
     experiment.add_parser(commands, add_job_options)
     data_commands.add_parsers(commands)
     predict.add_parser(commands)
+    export_commands.add_parser(commands)
     return parser
 
 

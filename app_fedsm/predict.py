@@ -63,9 +63,7 @@ def add_parser(commands) -> None:
     which.add_argument("--site", metavar="NAME", help="use this site's personal model for every image")
     which.add_argument("--global", action="store_true", dest="use_global", help="use the global model for every image")
     which.add_argument("--blend", action="store_true", help="soft selection: two models share an image")
-    parser.add_argument(
-        "--gamma", type=float, metavar="G", help="threshold of Algorithm 2 (default: its own)"
-    )
+    parser.add_argument("--gamma", type=float, metavar="G", help="threshold of Algorithm 2 (default: its own)")
     parser.add_argument("--no-overlays", action="store_true", help="write no overlays")
     parser.add_argument("--batch-size", type=int, default=16, metavar="B", help="images at once (default: 16)")
     parser.add_argument("--device", metavar="D", help="e.g. cuda:0 (default: CUDA when present, else the CPU)")
