@@ -151,7 +151,16 @@ def _workspace(args: argparse.Namespace) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command."""
-    from app_fedsm import data_commands, experiment, federation_commands, forget, provision, site_commands
+    from app_fedsm import (
+        data_commands,
+        experiment,
+        export_commands,
+        federation_commands,
+        forget,
+        predict,
+        provision,
+        site_commands,
+    )
 
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("fedsm", description=__doc__, formatter_class=raw)
@@ -201,6 +210,8 @@ def build_parser() -> argparse.ArgumentParser:
     federation_commands.add_parsers(commands, add_job_options)
     provision.add_parser(commands)
     site_commands.add_parser(commands, add_job_options)
+    predict.add_parser(commands)
+    export_commands.add_parser(commands)
     return parser
 
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import aggregation, data_loading, memory, round_time, wire
+from benchmarks import aggregation, data_loading, memory, prediction, round_time, wire
 from benchmarks.process import Failed, say
 from benchmarks.report import Outcome, save, table
 from benchmarks.simulator import Simulator
@@ -23,6 +23,7 @@ RESULTS = Path(__file__).with_name("results.json")
 BENCHMARKS: dict[str, Callable[[Simulator], Outcome]] = {
     "aggregation": aggregation.measure,
     "data_loading": data_loading.measure,
+    "prediction": prediction.measure,
     "round": round_time.measure,
     "memory": memory.measure,
     "wire": wire.measure,

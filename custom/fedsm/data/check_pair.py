@@ -95,7 +95,7 @@ def load_pair(pair: Pair, site: str, task: TaskSettings, notes: Notes) -> tuple[
     image, mask = _load(pair.image, site, notes), _load(pair.mask, site, notes, mask=True)
     if image is not None:
         try:
-            image = match_channels(image, task, pair, site)
+            image = match_channels(image, task, pair.image, site)
         except UserError:
             notes["channels"].append(f"{name_of(pair.image)} ({image.shape[-1]})")
             image = None

@@ -85,10 +85,15 @@ class Part:
             yield self.batch(rows, device, pin)
 
 
+def to_pixels(image: np.ndarray, task: TaskSettings, size: int) -> torch.Tensor:
+    """An image (slices, H, W, C) as the networks see it: (slices, C, size, size) float32 in 0..1."""
+    pixels = torch.from_numpy(np.ascontiguousarray(scale_intensity(image, task.intensity))).permute(0, 3, 1, 2)
+    return functional.interpolate(pixels, (size, size), mode="bilinear", antialias=True).clamp(0, 1).contiguous()
+
+
 def to_tensors(image: np.ndarray, mask: np.ndarray, task: TaskSettings, size: int) -> tuple[torch.Tensor, torch.Tensor]:
     """One pair to (slices, C, size, size) float32 in 0..1 and (slices, L, size, size) uint8."""
-    pixels = torch.from_numpy(np.ascontiguousarray(scale_intensity(image, task.intensity))).permute(0, 3, 1, 2)
-    pixels = functional.interpolate(pixels, (size, size), mode="bilinear", antialias=True).clamp(0, 1).contiguous()
+    pixels = to_pixels(image, task, size)
     values = torch.from_numpy(np.ascontiguousarray(mask).astype(np.int32))[:, None].float()
     values = functional.interpolate(values, (size, size), mode="nearest-exact")[:, 0]
     labels = [torch.isin(values, torch.tensor(v, dtype=values.dtype)) for v in task.labels.values()]

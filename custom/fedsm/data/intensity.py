@@ -13,7 +13,9 @@ def scale_intensity(image: np.ndarray, how: str) -> np.ndarray:
     """Pixels to float32 in 0..1; see `TaskSettings.intensity`."""
     if how == "percentiles":
         low, high = np.percentile(image, (1, 99))
-        return np.clip((image.astype(np.float32) - low) / max(float(high - low), 1e-6), 0, 1).astype(np.float32)
+        return np.clip((image.astype(np.float32) - low) / max(float(high - low), 1e-6), 0, 1).astype(
+            np.float32, copy=False
+        )
     # pillow opens some 16-bit pictures as 32-bit integers. Other numbers have no maximum of their own: theirs is taken
     # from what they hold, 1 for fractions, 255 for what fits a byte.
     smallest, largest = float(image.min()), float(image.max())
@@ -27,4 +29,4 @@ def scale_intensity(image: np.ndarray, how: str) -> np.ndarray:
         raise IntensityError(
             f"intensities from {smallest:g} to {largest:g} are no picture's; use `intensity: percentiles`"
         )
-    return (image / np.float32(top)).astype(np.float32)
+    return (image / np.float32(top)).astype(np.float32, copy=False)

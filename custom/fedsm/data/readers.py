@@ -34,7 +34,7 @@ def is_supported(path: Path) -> bool:
     return suffix(path) in PICTURES + VOLUMES
 
 
-def read(path: Path, site: str, mask: bool = False) -> np.ndarray:
+def read(path: Path, site: str | None = None, mask: bool = False) -> np.ndarray:
     """Reads a file to (slices, H, W, channels), the file's own numbers.
 
     A picture is one slice. A NIfTI volume is turned to the nearest RAS orientation and cut along its last
@@ -46,7 +46,7 @@ def read(path: Path, site: str, mask: bool = False) -> np.ndarray:
 
     Args:
         path: the file; its content decides on the format, not its name.
-        site: named in errors.
+        site: named in errors; None: the file is nobody's, as in prediction.
         mask: whether its values are labels.
 
     Raises:
@@ -60,12 +60,16 @@ def read(path: Path, site: str, mask: bool = False) -> np.ndarray:
         raise
     except Exception as e:  # every decoder has its own exceptions; to a person they all mean the same
         reason = str(e).splitlines()[0] if str(e) else type(e).__name__
-        raise UserError(
-            f"site {site!r}: {path} cannot be read ({reason}); replace the file or remove it with its pair"
-        ) from e
+        remedy = "replace the file or remove it with its pair" if site else "replace the file"
+        raise UserError(f"{named(site)}{path} cannot be read ({reason}); {remedy}") from e
     if array.ndim != 4 or 0 in array.shape:
-        raise UserError(f"site {site!r}: {path} has shape {array.shape}, expected a 2D picture or a 3D volume")
+        raise UserError(f"{named(site)}{path} has shape {array.shape}, expected a 2D picture or a 3D volume")
     return array.astype(array.dtype.newbyteorder("="), copy=False)  # 16 bits come in the file's order of bytes
+
+
+def named(site: str | None) -> str:
+    """How an error begins: with the site, where there is one."""
+    return f"site {site!r}: " if site else ""
 
 
 def _read_picture(path: Path, mask: bool) -> np.ndarray:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsm.data.readers import FORMATS, VOLUMES, grid_difference, is_supported, read, stem, suffix
+from fedsm.data.readers import FORMATS, VOLUMES, grid_difference, is_supported, named, read, stem, suffix
 from fedsm.errors import UserError
 from fedsm.settings import TaskSettings
 
@@ -96,6 +96,26 @@ def list_pairs(folder: Path, site: str) -> list[Pair]:
     return [Pair(name, images[name], masks[name]) for name in sorted(images, key=natural_key)]
 
 
+def read_image(path: Path, task: TaskSettings, site: str | None = None) -> np.ndarray:
+    """Reads and checks an image.
+
+    Args:
+        path: the file.
+        task: whose number of channels it is given.
+        site: named in errors.
+
+    Returns:
+        (slices, H, W, task.channels), in the file's own dtype.
+
+    Raises:
+        UserError: unreadable file, values that are no numbers, or channels that do not fit.
+    """
+    image = read(path, site)
+    if image.dtype.kind == "f" and not np.isfinite(image).all():
+        raise UserError(f"{named(site)}{path} holds NaN or infinite values; export it again")
+    return match_channels(image, task, path, site)
+
+
 def read_pair(pair: Pair, site: str, task: TaskSettings) -> tuple[np.ndarray, np.ndarray]:
     """Reads and checks a pair.
 
@@ -105,9 +125,7 @@ def read_pair(pair: Pair, site: str, task: TaskSettings) -> tuple[np.ndarray, np
     Raises:
         UserError: unreadable file, values that are no numbers, sizes that differ, or a mask value outside the labels.
     """
-    image, mask = read(pair.image, site), read(pair.mask, site, mask=True)
-    if not np.isfinite(image).all():
-        raise UserError(f"site {site!r}: {pair.image} holds NaN or infinite values; export it again")
+    image, mask = read_image(pair.image, task, site), read(pair.mask, site, mask=True)
     if mask.shape[-1] > 1:
         # Masks are often saved as RGB or RGBA: the colour channels must agree, alpha tells nothing.
         colour = mask[..., :3] if mask.shape[-1] != 2 else mask[..., :1]
@@ -130,7 +148,7 @@ def read_pair(pair: Pair, site: str, task: TaskSettings) -> tuple[np.ndarray, np
             f"site {site!r}: {pair.mask} holds the value {wrong[0]:g}; task {task.name!r} knows"
             f" {sorted(task.mask_values)}: correct the mask or the task's labels"
         )
-    return match_channels(image, task, pair, site), mask
+    return image, mask
 
 
 def size_text(array: np.ndarray) -> str:
@@ -138,7 +156,12 @@ def size_text(array: np.ndarray) -> str:
     return f"{array.shape[2]} x {array.shape[1]} pixels{slices}"
 
 
-def match_channels(image: np.ndarray, task: TaskSettings, pair: Pair, site: str) -> np.ndarray:
+def match_channels(image: np.ndarray, task: TaskSettings, path: Path | str, site: str | None) -> np.ndarray:
+    """Drops alpha, repeats grey, turns colour to grey: (..., task.channels).
+
+    Raises:
+        UserError: another number of channels.
+    """
     if image.shape[-1] in (2, 4):  # alpha
         image = image[..., :-1]
     have, want = image.shape[-1], task.channels
@@ -151,4 +174,4 @@ def match_channels(image: np.ndarray, task: TaskSettings, pair: Pair, site: str)
             return image[..., :1]
         # ITU-R 601 luma: what every picture tool calls "convert to grey".
         return (image @ np.array([0.299, 0.587, 0.114]))[..., None].astype(image.dtype)
-    raise UserError(f"site {site!r}: {pair.image} has {have} channels; task {task.name!r} needs {want}")
+    raise UserError(f"{named(site)}{path} has {have} channels; task {task.name!r} needs {want}")

@@ -9,7 +9,8 @@ import torch
 from fedsm.evaluation.dice import dice_per_image
 from fedsm.nets import build_unet
 from fedsm.settings import JobSettings
-from fedsm.super_model.inference import GLOBAL, blend, mix, personal, select
+from fedsm.super_model.inference import GLOBAL, blend, mix, personal
+from fedsm.super_model.selection import choose
 from fedsm.tracks import build_inference_selector
 from fedsm.tracks.base import DIRECT, MIXTURE, THRESHOLD, Batch, Tensors
 
@@ -86,10 +87,10 @@ class _Selection:
     def add(self, images: torch.Tensor, truth: torch.Tensor, logits: torch.Tensor, dice: list[torch.Tensor]) -> None:
         """Takes a batch: the models' logits (M, B, L, H, W) and Dice (B, L) each, the global model first."""
         yhat = self._selector.probabilities(images)
-        self._first.append(yhat.argmax(1) if self._rule == DIRECT else yhat.argmax(1) + 1)
+        self._first.append(choose(yhat, self._rule, 0.0))
         every, rows = torch.stack(dice), torch.arange(len(images))
         for i, gamma in enumerate(self._gammas):
-            chosen = select(yhat, gamma) if self._rule == THRESHOLD else self._first[-1]
+            chosen = choose(yhat, self._rule, gamma)
             self._chosen[i].append(chosen)
             if self._rule == MIXTURE:
                 self._dice[i].append(dice_per_image(mix(yhat, logits[1:]) > 0.5, truth > 0))

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,19 +75,28 @@ def load_super_model(folder: Path) -> SuperModelFiles:
         raise UserError(f"{folder / MANIFEST} cannot be read: {e}; is {folder} a super model?") from e
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise UserError(f"{folder / MANIFEST} is not of the format {FORMAT}")
-    networks = {}
-    for name, entry in manifest["networks"].items():
-        file = entry["file"]
+    try:
+        settings, entries = JobSettings.from_dict(manifest["settings"]), manifest["networks"]
+        listed = {name: (entry["file"], entry["sha256"]) for name, entry in entries.items()}
+    except (KeyError, TypeError, AttributeError) as e:
+        raise UserError(f"{folder / MANIFEST} is incomplete ({e}): copy the super model again") from e
+    for file, _ in listed.values():
         if Path(file).name != file:
             raise UserError(f"{folder / MANIFEST} names the file {file!r}, which is no plain file name")
-        path = folder / file
-        try:
-            if _digest(path) != entry["sha256"]:
-                raise UserError(f"{path} is not the file that {MANIFEST} describes (checksum differs): copy it again")
-            networks[name] = load_file(path)
-        except (OSError, SafetensorError) as e:
-            raise UserError(f"{path} cannot be read: {e}") from e
-    return SuperModelFiles(JobSettings.from_dict(manifest["settings"]), manifest, networks)
+    # Checksums cost more than reading: all processors share them.
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:
+        tensors = list(pool.map(lambda entry: _load_network(folder / entry[0], entry[1]), listed.values()))
+    return SuperModelFiles(settings, manifest, dict(zip(listed, tensors, strict=True)))
+
+
+def _load_network(path: Path, sha256: str) -> Tensors:
+    """The tensors of a file, mapped from it: they share one copy, the system's, and are read when they are used."""
+    try:
+        if _digest(path) != sha256:
+            raise UserError(f"{path} is not the file that {MANIFEST} describes (checksum differs): copy it again")
+        return load_file(path)
+    except (OSError, SafetensorError) as e:
+        raise UserError(f"{path} cannot be read: {e}") from e
 
 
 def versions() -> dict[str, str]:

@@ -19,6 +19,7 @@ from torch.nn import functional
 from fedsm.settings import JobSettings
 from fedsm.tracks.base import Tensors
 from fedsm.tracks.network_features import encoder_features, encoder_length, random_features
+from fedsm.tracks.quantiles import values_at
 
 # A super model holds the number of its descriptor in this list: it may only grow at its end.
 DESCRIPTORS = (IMAGE, IMAGE_RANDOM, ENCODER) = ("image", "image+random", "encoder")
@@ -83,21 +84,36 @@ def describe(images: torch.Tensor) -> torch.Tensor:
     batch, channels = images.shape[:2]
     pixels = images.flatten(2)
     ranks = torch.tensor(_QUANTILES, device=images.device)
+    places = (ranks * (pixels.shape[-1] - 1)).round().long()
 
-    parts = [pixels.mean(-1), pixels.std(-1), _quantiles(pixels, ranks)]
+    mean = pixels.mean(-1)
+    parts = [mean, _deviation(pixels, mean), values_at(pixels, places)]
     if channels > 1:
         share = pixels / (pixels.sum(1, keepdim=True) + _EPS)
-        parts.append(_quantiles(share, ranks))
+        parts.append(values_at(share, places))
     level = images
     for _ in range(_LEVELS):
         low = functional.avg_pool2d(level, 2)
-        blurred = functional.interpolate(low, size=level.shape[-2:], mode="bilinear", align_corners=False)
-        parts.append(((level - blurred).square().flatten(2).mean(-1) + _EPS).log())
+        parts.append((_band_energy(level, low) + _EPS).log())
         level = low
     return torch.cat([p.reshape(batch, -1) for p in parts], dim=1).double().cpu()
 
 
-def _quantiles(values: torch.Tensor, ranks: torch.Tensor) -> torch.Tensor:
-    """(B, C, N) to (B, C, len(ranks)): the value at each rank of the sorted pixels."""
-    positions = (ranks * (values.shape[-1] - 1)).round().long()
-    return values.sort(dim=-1).values[..., positions]
+def _deviation(pixels: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+    """`pixels.std(-1)`, several times faster on a CPU."""
+    return ((pixels - mean[..., None]).square().sum(-1) / (pixels.shape[-1] - 1)).sqrt()
+
+
+def _band_energy(level: torch.Tensor, low: torch.Tensor) -> torch.Tensor:
+    """Mean square of what the half-sized `low` leaves out of `level`, bilinear in between: (B, C)."""
+    if level.shape[-2] % 2 or level.shape[-1] % 2 or torch.jit.is_tracing():
+        blurred = functional.interpolate(low, size=level.shape[-2:], mode="bilinear", align_corners=False)
+        return (level - blurred).square().flatten(2).mean(-1)
+    # Twice the size is four grids of the small one, each a fixed mean of neighbours: faster than `interpolate`.
+    padded = functional.pad(low, (1, 1, 1, 1), mode="replicate")
+    rows = (padded[..., :-2, :] + 3 * padded[..., 1:-1, :], 3 * padded[..., 1:-1, :] + padded[..., 2:, :])
+    total = torch.zeros_like(low[..., 0, 0])
+    for y, row in enumerate(rows):
+        for x, first in ((0, row[..., :-2] + 3 * row[..., 1:-1]), (1, 3 * row[..., 1:-1] + row[..., 2:])):
+            total = total + (level[..., y::2, x::2] - first / 16).square().sum((-2, -1))
+    return total / (level.shape[-1] * level.shape[-2])

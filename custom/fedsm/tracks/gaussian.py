@@ -107,6 +107,11 @@ class StatisticsSelector:
         """(B, C, H, W) images to (B, K) squared Mahalanobis distances to the sites."""
         return self.distances_of(self.describe(images))
 
+    def judge(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Probabilities (B, K) and the Mahalanobis distance (B,) to the nearest site: how foreign an image is."""
+        squared = self.distances(images)
+        return (-squared / 2).softmax(dim=1).float(), squared.amin(1).clamp(min=0).sqrt().float()
+
     def probabilities(self, images: torch.Tensor) -> torch.Tensor:
         """(B, C, H, W) images to (B, K) probabilities of the sites, on the CPU."""
-        return (-self.distances(images) / 2).softmax(dim=1).float()
+        return self.judge(images)[0]

@@ -102,8 +102,10 @@ class NetworkSelector:
     rule = THRESHOLD
 
     def __init__(self, settings, n_sites: int, tensors: Tensors, device: torch.device):
-        self.net = self.build(settings, n_sites).to(device).eval()
-        self.net.load_state_dict(tensors)
+        with torch.device("meta"):  # the weights are taken as they are, not copied
+            self.net = self.build(settings, n_sites)
+        self.net.load_state_dict(tensors, assign=True)
+        self.net.to(device).eval().requires_grad_(False)
 
     @staticmethod
     def build(settings, n_sites: int) -> nn.Module:
@@ -114,3 +116,7 @@ class NetworkSelector:
     def probabilities(self, images: torch.Tensor) -> torch.Tensor:
         """(B, C, H, W) images to (B, K) probabilities of the sites, on the CPU."""
         return self.net(images).softmax(dim=1).cpu()
+
+    def judge(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The probabilities, and None: a trained network cannot say how foreign an image is."""
+        return self.probabilities(images), None

@@ -1,0 +1,62 @@
+"""Writes a mask so that `readers.read` gives it back, on its image's own grid."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nibabel
+import numpy as np
+from nibabel.affines import voxel_sizes
+from nibabel.orientations import apply_orientation, axcodes2ornt, io_orientation, ornt_transform
+from PIL import Image
+
+from fedsm.data.readers import VOLUMES, suffix
+
+# What keeps every value of an 8-bit mask; GIF and PNM only as greys, which is what masks are.
+_LOSSLESS = (".png", ".tif", ".tiff", ".bmp", ".gif", ".ppm", ".pgm", ".pnm")
+_DEEP = (".png", ".tif", ".tiff")  # of those the ones with 16 bits
+
+
+def mask_name(image: Path, dtype: np.dtype) -> str:
+    """The name of an image's mask: its own, but PNG where its format would not keep the values (JPEG)."""
+    kept = _LOSSLESS if dtype == np.uint8 else _DEEP
+    if suffix(image) in (*VOLUMES, *kept):
+        return image.name
+    return image.name[: len(image.name) - len(suffix(image))] + ".png"
+
+
+def write_mask(path: Path, mask: np.ndarray, image: Path) -> None:
+    """Writes the mask of an image; folders above it are made.
+
+    Args:
+        path: where to; its name is that of `mask_name`.
+        mask: (slices, H, W), in the order and orientation of `read(image)`.
+        image: whose grid it has. A volume's mask gets its shape, affine and header.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if suffix(path) in VOLUMES:
+        _write_volume(path, mask, image)
+        return
+    options = {"compression": "tiff_deflate"} if suffix(path) in (".tif", ".tiff") else {}
+    Image.fromarray(mask[0]).save(path, **options)
+
+
+def _write_volume(path: Path, mask: np.ndarray, image: Path) -> None:
+    volume = nibabel.load(image)
+    ras = mask[:, ::-1].transpose(2, 1, 0)  # undoes what the reader does last
+    back = ornt_transform(axcodes2ornt("RAS"), io_orientation(volume.affine))
+    array = np.ascontiguousarray(apply_orientation(ras, back)).reshape(volume.shape)
+    header = volume.header.copy()
+    header.set_data_dtype(array.dtype)
+    if "cal_max" in header:
+        header["cal_min"] = header["cal_max"] = 0  # the image's window would show the mask black
+    nibabel.save(type(volume)(array, volume.affine, header), path)
+
+
+def pixel_area(image: Path) -> float | None:
+    """Square millimetres of a pixel of a volume's slices; None for a picture, which does not know."""
+    if suffix(image) not in VOLUMES:
+        return None
+    affine = nibabel.load(image).affine
+    turned = io_orientation(affine)[:, 0]
+    return float(np.prod([size for size, axis in zip(voxel_sizes(affine), turned, strict=True) if axis in (0, 1)]))

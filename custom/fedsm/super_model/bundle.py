@@ -1,0 +1,185 @@
+"""A MONAI bundle of a super model: it runs with MONAI and torch alone, `fedsm` need not be installed.
+
+BUNDLE/
+  configs/metadata.json   configs/inference.json
+  models/model.ts         selection and all networks, TorchScript
+  docs/README.md          LICENSE
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import warnings
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+import fedsm
+from fedsm.data.readers import PICTURES, VOLUMES
+from fedsm.super_model.labels import mask_table
+from fedsm.super_model.model import SuperModel
+from fedsm.super_model.scripted import AnySize, script_super_model
+
+SCHEMA = "https://github.com/Project-MONAI/MONAI-extra-test-data/releases/download/0.8.1/meta_schema_20240725.json"
+
+_README = """# {name}
+
+A FedSM super model for the task `{task}`: {count} networks, trained at the sites {sites}, and a selector
+({selector}) that decides for each image which of them segments it. Labels: {labels}. Not a medical device.
+
+    python -m monai.bundle run --config_file configs/inference.json --meta_file configs/metadata.json \\
+        --bundle_root . --dataset_dir IMAGES --output_dir MASKS
+
+It needs MONAI, `fire` and `pytorch-ignite`. IMAGES holds {inputs}. Masks have the images' size and names and the mask
+values of training: {values}. The images are read by MONAI: {reading}.
+
+`models/model.ts` takes (batch, {channels}, x, y) images in 0..1 of any size, along the axes of MONAI's readers, and
+gives (batch, {n_labels}, x, y) probabilities.
+"""
+_LICENSE = """The configuration files and the program in this bundle come from FedSM on NVIDIA FLARE and are licensed
+under the Apache License, Version 2.0: http://www.apache.org/licenses/LICENSE-2.0
+
+The weights belong to those who trained them; this file does not license them.
+"""
+
+
+def export_bundle(model: SuperModel, folder: Path, volumes: bool) -> None:
+    """Writes the bundle, whole or not at all.
+
+    Args:
+        model: the super model, on the CPU.
+        folder: the bundle's folder, which must not exist.
+        volumes: whether its inputs are NIfTI volumes; else pictures.
+    """
+    partial = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    for part in ("configs", "models", "docs"):
+        (partial / part).mkdir(parents=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.jit is deprecated; see `scripted`
+        module = torch.jit.script(AnySize(script_super_model(model), model.settings.size, volumes).eval())
+        torch.jit.save(module, str(partial / "models" / "model.ts"))
+    for name, content in (("metadata", _metadata(model, volumes)), ("inference", _inference(model, volumes))):
+        (partial / "configs" / f"{name}.json").write_text(json.dumps(content, indent=4) + "\n")
+    (partial / "docs" / "README.md").write_text(_readme(model, volumes))
+    (partial / "LICENSE").write_text(_LICENSE)
+    os.replace(partial, folder)
+
+
+def _readme(model: SuperModel, volumes: bool) -> str:
+    task = model.settings.task
+    pictures = "8-bit pictures, and grey ones of 16 bits that use more than 8 of them"
+    return _README.format(
+        name=f"FedSM {task.name}",
+        task=task.name,
+        count=len(model.available),
+        sites=", ".join(model.sites),
+        selector=model.manifest.get("selector"),
+        labels=", ".join(task.labels),
+        inputs="NIfTI volumes, cut to axial slices" if volumes else "pictures (" + ", ".join(PICTURES) + ")",
+        values=json.dumps(task.labels),
+        reading="1 % to 99 % of the intensities" if task.intensity == "percentiles" else pictures,
+        channels=task.channels,
+        n_labels=len(task.labels),
+    )
+
+
+def _metadata(model: SuperModel, volumes: bool) -> dict:
+    task = model.settings.task
+    sites = ", ".join(model.sites)
+    shape = ["*", "*"]
+    image = {"type": "image", "num_channels": task.channels, "spatial_shape": shape, "dtype": "float32"}
+    pred = image | {"format": "segmentation", "num_channels": len(task.labels), "value_range": [0, 1]}
+    return {
+        "schema": SCHEMA,
+        "version": fedsm.__version__,
+        "changelog": {fedsm.__version__: f"run {model.manifest.get('run_id')}"},
+        "monai_version": version("monai"),
+        "pytorch_version": torch.__version__.partition("+")[0],
+        "numpy_version": version("numpy"),
+        "required_packages_version": {
+            "fire": "0.5.0", "pytorch-ignite": "0.4.11", "nibabel": version("nibabel"), "pillow": version("pillow"),
+        },
+        "name": f"FedSM {task.name}",
+        "task": f"Segmentation of {', '.join(task.labels)}",
+        "description": f"FedSM super model: one global and {len(model.sites)} personal U-Nets ({sites}) and a selector"
+        f" ({model.manifest.get('selector')}, gamma {model.gamma}) that chooses one of them for each image.",
+        "authors": f"the sites {sites}",
+        "copyright": "the sites that trained it",
+        "data_type": "nibabel" if volumes else "pictures",
+        "intended_use": "Research. Not a medical device.",
+        "references": ["Xu et al., Closing the Generalization Gap of Cross-silo Federated Medical Image Segmentation,"
+                       " CVPR 2022"],
+        "network_data_format": {
+            "inputs": {
+                "image": image
+                | {"format": "magnitude", "value_range": [0, 1], "is_patch_data": False, "channel_def": {"0": "image"}}
+            },
+            "outputs": {"pred": pred | {"channel_def": {str(i): label for i, label in enumerate(task.labels)}}},
+        },
+    }  # fmt: skip
+
+
+def _inference(model: SuperModel, volumes: bool) -> dict:
+    task = model.settings.task
+    table = mask_table(task)
+    value = "@table[sum((p[i] > 0.5).long() << i for i in range(len(p)))][None]"
+    deep = "image.mode[0] in 'IF'"
+    reader = {"_target_": "PILReader", "converter": f"$lambda image: image if {deep} else image.convert(@mode)"}
+    load = {"_target_": "LoadImaged", "keys": "image", "ensure_channel_first": True}
+    turn = {"_target_": "Orientationd", "keys": "image", "axcodes": "RAS", "labels": None}
+    scale = (
+        {"_target_": "ScaleIntensityRangePercentilesd", "keys": "image", "lower": 1, "upper": 99, "b_min": 0.0,
+         "b_max": 1.0, "clip": True}
+        if task.intensity == "percentiles"
+        else _each("lambda x: x / (255.0 if x.max() <= 255 else 65535.0)", "image")
+    )  # fmt: skip
+    widen = _each(f"lambda x: x if x.shape[0] == {task.channels} else x.expand({task.channels}, *x.shape[1:])", "image")
+    return {
+        "imports": ["$import glob", "$import os"],
+        "bundle_root": ".",
+        "dataset_dir": "$@bundle_root + '/images'",
+        "output_dir": "$@bundle_root + '/masks'",
+        "extensions": list(VOLUMES if volumes else PICTURES),
+        "datalist": "$sorted(p for e in @extensions for p in glob.glob(os.path.join(@dataset_dir, '*' + e)))",
+        "device": "$torch.device('cuda:0' if torch.cuda.is_available() else 'cpu')",
+        "mode": "RGB" if task.channels == 3 else "L",
+        "table": f"$torch.tensor({table.tolist()})",
+        "network_def": "$torch.jit.load(os.path.join(@bundle_root, 'models', 'model.ts'), map_location=@device)",
+        "preprocessing": {
+            "_target_": "Compose",
+            "transforms": [load, turn, scale, widen] if volumes else [load | {"reader": reader}, scale, widen],
+        },
+        "dataset": {
+            "_target_": "Dataset",
+            "data": "$[{'image': p} for p in @datalist]",
+            "transform": "@preprocessing",
+        },
+        "dataloader": {"_target_": "DataLoader", "dataset": "@dataset", "batch_size": 1, "num_workers": 0},
+        "inferer": {"_target_": "SliceInferer", "roi_size": [-1, -1], "spatial_dim": 2, "sw_batch_size": 16}
+        if volumes
+        else {"_target_": "SimpleInferer"},
+        "postprocessing": {
+            "_target_": "Compose",
+            "transforms": [
+                {"_target_": "Invertd", "keys": "pred", "transform": "@preprocessing", "orig_keys": "image",
+                 "nearest_interp": False, "to_tensor": True},
+                _each(f"lambda p: {value}", "pred"),
+                {"_target_": "SaveImaged", "keys": "pred", "output_dir": "@output_dir", "output_postfix": "",
+                 "output_ext": ".nii.gz" if volumes else ".png", "separate_folder": False, "resample": False,
+                 "output_dtype": f"$np.{table.dtype}"},
+            ],
+        },
+        "evaluator": {
+            "_target_": "SupervisedEvaluator", "device": "@device", "val_data_loader": "@dataloader",
+            "network": "@network_def", "inferer": "@inferer", "postprocessing": "@postprocessing",
+        },
+        "run": ["$@evaluator.run()"],
+    }  # fmt: skip
+
+
+def _each(expression: str, key: str) -> dict:
+    return {"_target_": "Lambdad", "keys": key, "func": f"${expression}"}

@@ -1,0 +1,92 @@
+"""Which files a person means, and where their masks go."""
+
+from __future__ import annotations
+
+import glob
+import os
+from pathlib import Path
+
+import numpy as np
+
+from fedsm.data.readers import FORMATS, is_supported, stem
+from fedsm.data.site_folder import natural_key
+from fedsm.data.writers import mask_name
+from fedsm.errors import UserError
+
+
+def list_inputs(given: list[str]) -> dict[Path, Path]:
+    """Files, folders and patterns to files.
+
+    Of a folder every image below it is taken, but no hidden file, and of a site's folder not its `masks/`. A file that
+    was named is taken whatever its ending.
+
+    Returns:
+        file -> its path below the folder that all inputs share.
+
+    Raises:
+        UserError: nothing there, or no images in it.
+    """
+    files: dict[Path, None] = {}
+    bases: list[str] = []
+    for text in given:
+        path = Path(text)
+        if path.is_dir():
+            found = _walk(path)
+            if not found:
+                raise UserError(f"no images in {path}; it must hold {FORMATS} files")
+            bases.append(os.path.abspath(path))
+        elif path.exists() or path.is_symlink():
+            found = [path]
+            bases.append(os.path.abspath(path.parent))
+        else:
+            matches = [Path(p) for p in sorted(glob.glob(text, recursive=True), key=natural_key)]
+            found = [p for p in matches if not p.is_dir() and is_supported(p)]
+            if not found:
+                raise UserError(f"{text} does not exist" if not glob.has_magic(text) else f"no image matches {text}")
+            bases += [os.path.abspath(p.parent) for p in found]
+        files |= dict.fromkeys(Path(os.path.abspath(p)) for p in found)
+    base = os.path.commonpath(bases)
+    return {file: file.relative_to(base) for file in files}
+
+
+def _walk(folder: Path) -> list[Path]:
+    found = []
+    for root, folders, names in os.walk(folder):
+        folders[:] = sorted((f for f in folders if not f.startswith(".")), key=natural_key)
+        if {"images", "masks"} <= set(folders):  # a site's folder
+            folders.remove("masks")
+        paths = (Path(root, name) for name in sorted(names, key=natural_key) if not name.startswith("."))
+        found += [path for path in paths if is_supported(path)]
+    return found
+
+
+def place(inputs: dict[Path, Path], dtype: np.dtype) -> dict[Path, tuple[Path, Path]]:
+    """Where mask and overlay of each file go, below the output's `masks/` and `overlays/`.
+
+    Raises:
+        UserError: two files whose masks or overlays would have one name.
+    """
+    places: dict[Path, tuple[Path, Path]] = {}
+    taken: dict[Path, Path] = {}
+    for file, below in inputs.items():
+        mask, overlay = below.with_name(mask_name(below, dtype)), below.with_name(stem(below) + ".png")
+        if overlay in taken:  # its name has only the stem: masks of one name have one stem
+            raise UserError(f"{file} and {taken[overlay]} have one name: predict them to two folders")
+        taken[overlay] = file
+        places[file] = (mask, overlay)
+    return places
+
+
+def check_output(out: Path, given: list[str], force: bool) -> None:
+    """Refuses an output folder that holds something or lies among the inputs.
+
+    Raises:
+        UserError: naming the remedy.
+    """
+    for text in given:
+        if Path(text).is_dir() and Path(text).resolve() in (out.resolve(), *out.resolve().parents):
+            raise UserError(f"{out} lies among the images of {text}: masks would be images next time; choose another")
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file; choose a folder")
+    if out.is_dir() and any(out.iterdir()) and not force:
+        raise UserError(f"{out} is not empty; choose another folder or --force")

@@ -1,0 +1,255 @@
+"""The super model in memory: which network segments an image, and the mask that it gives. Needs no FLARE.
+
+from fedsm.super_model.model import SuperModel
+
+prediction = SuperModel.load("runs/first/super_model").predict("image.png")
+prediction.mask, prediction.model, prediction.confidence
+"""
+
+from __future__ import annotations
+
+import copy
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedsm.data.dataset import to_pixels
+from fedsm.data.intensity import IntensityError
+from fedsm.data.site_folder import match_channels, read_image
+from fedsm.errors import UserError
+from fedsm.nets import build_unet
+from fedsm.settings import JobSettings
+from fedsm.super_model.artefact import load_super_model
+from fedsm.super_model.inference import GLOBAL, personal
+from fedsm.super_model.labels import compose, mask_table
+from fedsm.super_model.prediction import BatchPrediction, Prediction, join, labels_at
+from fedsm.super_model.selection import Selection, choose, weights_of
+from fedsm.tracks import build_inference_selector, selection_rule
+from fedsm.tracks.base import THRESHOLD, Tensors
+
+SELECTOR = "selector"
+
+
+class SuperModel:
+    """A super model that is ready to predict.
+
+    Attributes:
+        settings: what it was trained with.
+        manifest: its manifest.
+        sites: names of the sites, in index order.
+        models: names of all models, `global` first, then the sites'.
+        available: those of them that are there.
+        rule: how its selector is read (`fedsm.tracks.base`); None without a selector.
+    """
+
+    def __init__(self, settings: JobSettings, manifest: dict, networks: dict[str, Tensors], device: torch.device):
+        self.settings, self.manifest, self.device = settings, manifest, device
+        self.sites: list[str] = manifest["sites"]
+        self.models = [GLOBAL, *map(personal, self.sites)]
+        self.available = [name for name in self.models if name in networks]
+        self.gamma: float | None = manifest.get("gamma")
+        self.rule = selection_rule(settings) if SELECTOR in networks else None
+        self._networks = networks
+        self._nets: dict[str, nn.Module] = {}
+        self._table = mask_table(settings.task)
+        missing = [name for name in self.models if name not in networks]
+        if missing and (self.rule or not self.available):
+            raise UserError(f"the super model has no network {missing[0]!r}: copy it again")
+
+    @classmethod
+    def load(cls, path: str | Path, device: str | torch.device | None = None) -> SuperModel:
+        """Loads a super model's folder; its files are checked against their checksums.
+
+        Args:
+            path: `super_model/` of a run.
+            device: where to compute; default CUDA when present, else the CPU.
+
+        Raises:
+            UserError: something is missing, damaged or not ours, or there is no such device.
+        """
+        try:
+            device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError) as e:
+            raise UserError(f"device {str(device)!r} cannot be used: {str(e).splitlines()[0]}") from e
+        files = load_super_model(Path(path))
+        try:
+            return cls(files.settings, files.manifest, files.networks, device)
+        except (KeyError, RuntimeError, ValueError) as e:  # torch on weights that do not fit the settings
+            raise UserError(f"{path} does not fit together: {str(e).splitlines()[0]}; copy it again") from e
+
+    def net(self, name: str) -> nn.Module:
+        """A model's U-Net, made when it is first asked for; it holds the file's own tensors, no copies."""
+        if name not in self._nets:
+            net = copy.deepcopy(self._skeleton)
+            net.load_state_dict(self._networks[name], assign=True)
+            self._nets[name] = net.to(self.device).eval().requires_grad_(False)
+        return self._nets[name]
+
+    @property
+    def mask_dtype(self) -> np.dtype:
+        """What holds every mask value of the task."""
+        return self._table.dtype
+
+    @cached_property
+    def _skeleton(self) -> nn.Module:
+        with torch.device("meta"):  # no weights are drawn; building it takes longer than copying it
+            return build_unet(self.settings.task)
+
+    @cached_property
+    def selector(self):
+        """What judges images, or None; see `build_inference_selector`."""
+        if self.rule is None:
+            return None
+        return build_inference_selector(self.settings, len(self.sites), self._networks[SELECTOR], self.device)
+
+    @torch.no_grad()
+    def select(self, images: torch.Tensor, gamma: float | None = None) -> Selection:
+        """Which model segments each image of a batch (B, C, S, S) in 0..1: Algorithm 2.
+
+        Without a selector it is the global model.
+
+        Raises:
+            UserError: there is neither a selector nor a global model, or a gamma that is of no use.
+        """
+        gamma = self._gamma(gamma)
+        if self.rule is None:
+            if GLOBAL not in self.available:
+                raise UserError(f"the super model has neither selector nor global model: name a site: {self._names()}")
+            return Selection(torch.zeros(len(images), dtype=torch.long), None, None)
+        yhat, distance = self.selector.judge(images.to(self.device))
+        return Selection(choose(yhat, self.rule, gamma), yhat, distance)
+
+    @torch.no_grad()
+    def predict_batch(
+        self, images: torch.Tensor, site: str | None = None, use_global: bool = False, gamma: float | None = None,
+        blend: bool = False,
+    ) -> BatchPrediction:  # fmt: skip
+        """Predicts (B, C, S, S) images in 0..1; each network sees its images at once.
+
+        Args:
+            images: as `to_pixels` gives them, S the size of training.
+            site: take this site's personal model.
+            use_global: take the global model.
+            gamma: another threshold than the one that was chosen on the validation images.
+            blend: soft selection: the two most probable models share an image.
+
+        Raises:
+            UserError: a model that is not there, or options that do not fit the selector.
+        """
+        self.check(site, use_global, gamma, blend)
+        images = images.to(self.device)
+        forced = GLOBAL if use_global else personal(site) if site is not None else None
+        if forced and self.rule is None:
+            selection = Selection(torch.zeros(len(images), dtype=torch.long), None, None)
+        else:
+            selection = self.select(images, gamma)
+        if forced:
+            selection = selection._replace(choices=torch.full((len(images),), self.models.index(forced)))
+            weights = weights_of(selection, len(self.models), None, None, False)
+        else:
+            weights = weights_of(selection, len(self.models), self.rule, self._gamma(gamma), blend)
+        return BatchPrediction(self._segment(images, weights), weights, selection)
+
+    def predict(
+        self, image: str | Path | np.ndarray, site: str | None = None, use_global: bool = False,
+        gamma: float | None = None, blend: bool = False,
+    ) -> Prediction:  # fmt: skip
+        """Predicts a file or an array; the options are those of `predict_batch`.
+
+        Args:
+            image: a picture's or volume's path, or an array (H, W), (H, W, C) or (slices, H, W, C) with the numbers
+                that a file would hold.
+
+        Raises:
+            UserError: an image that cannot be used.
+        """
+        pixels, size = self.read(image)
+        batches = pixels.split(self.settings.batch_size)
+        slices = [p for b in batches for p in self.finish(self.predict_batch(b, site, use_global, gamma, blend), size)]
+        return slices[0] if len(slices) == 1 else join(slices)
+
+    def read(self, image: str | Path | np.ndarray) -> tuple[torch.Tensor, tuple[int, int]]:
+        """An image as the networks see it, (slices, C, S, S), and its own size (H, W)."""
+        task = self.settings.task
+        if isinstance(image, np.ndarray):
+            name, array = "the array", image[..., None] if image.ndim == 2 else image
+            array = array[None] if array.ndim == 3 else array
+            if array.ndim != 4 or 0 in array.shape or not np.isfinite(array).all():
+                raise UserError(f"an array of shape {image.shape} is no image, or holds NaN or infinite values")
+            array = match_channels(array, task, name, None)
+        else:
+            name, array = str(image), read_image(Path(image), task)
+        return self.pixels(array, name), array.shape[1:3]
+
+    def pixels(self, array: np.ndarray, name: str) -> torch.Tensor:
+        """(slices, H, W, C) of the task's channels to (slices, C, S, S), as in training."""
+        try:
+            return to_pixels(array, self.settings.task, self.settings.size)
+        except IntensityError as e:
+            raise UserError(f"{name}: {e}") from e
+
+    def finish(self, batch: BatchPrediction, size: tuple[int, int]) -> list[Prediction]:
+        """A batch of images of one size to predictions in that size."""
+        yhat, distance = batch.selection.yhat, batch.selection.distance
+        return [
+            Prediction(
+                compose(labels_at(output, size), self._table),
+                self._model_name(batch.weights[row]),
+                None if yhat is None else yhat[row].max().item(),
+                None if distance is None else distance[row].item(),
+                output,
+            )
+            for row, output in enumerate(batch.probabilities.cpu())
+        ]
+
+    def check(
+        self, site: str | None = None, use_global: bool = False, gamma: float | None = None, blend: bool = False
+    ) -> None:
+        """Refuses options that do not fit this super model.
+
+        Raises:
+            UserError: naming the remedy.
+        """
+        if site is not None and use_global:
+            raise UserError("a site's model and the global one cannot both be asked for")
+        if site is not None and site not in self.sites:
+            raise UserError(f"the super model knows no site {site!r}; known: {self._names()}")
+        wanted = GLOBAL if use_global else personal(site) if site is not None else None
+        if wanted and wanted not in self.available:
+            raise UserError(f"the super model has no network {wanted!r}; it has: {', '.join(self.available)}")
+        if blend and (self.rule != THRESHOLD or wanted):
+            raise UserError("soft selection needs a selector with a threshold and no model named")
+        self._gamma(gamma)
+        if not wanted and self.rule is None:
+            self.select(torch.empty(0))
+
+    def _gamma(self, given: float | None) -> float | None:
+        if given is None:
+            return self.gamma
+        if self.rule != THRESHOLD:
+            raise UserError("gamma is of no use: the super model's selector has no threshold, or there is none")
+        if not 0 <= given <= 1:
+            raise UserError(f"gamma must be in [0, 1], got {given}")
+        return given
+
+    def _segment(self, images: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """The weighted probabilities of the networks; each is asked only for the images in which it has a share."""
+        task = self.settings.task
+        output = images.new_zeros(len(images), len(task.labels), *images.shape[-2:])
+        for column, name in enumerate(self.models):
+            rows = weights[:, column].nonzero()[:, 0].to(images.device)
+            if len(rows):
+                share = weights[:, column].to(images.device)[rows, None, None, None]
+                output[rows] += share * self.net(name)(images[rows]).sigmoid()
+        return output
+
+    def _model_name(self, weights: torch.Tensor) -> str:
+        parts = [(self.models[i], weights[i].item()) for i in weights.argsort(descending=True) if weights[i] >= 0.005]
+        return parts[0][0] if len(parts) == 1 else " + ".join(f"{share:.2f} {name}" for name, share in parts)
+
+    def _names(self) -> str:
+        return ", ".join(self.sites)

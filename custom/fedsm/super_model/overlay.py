@@ -1,0 +1,75 @@
+"""A picture of a prediction: the image with the outlines of its labels."""
+
+from __future__ import annotations
+
+import numpy as np
+from PIL import Image
+
+from fedsm.data.contact_sheet import COLOURS, outline
+from fedsm.data.intensity import scale_intensity
+
+LONGEST = 2048  # pixels of a picture's longer side
+_TILES = 12  # slices of a volume that are shown
+_COLUMNS = 4
+_TILE = 384
+
+
+def preview(image: np.ndarray, volume: bool) -> np.ndarray:
+    """What an overlay needs of an image (slices, H, W, C): grey or RGB uint8, no larger than it is shown.
+
+    Brightness is stretched, so that dark images can be judged.
+    """
+    if image.shape[-1] != 3:
+        image = image[..., :1]
+    longest = _TILE if volume else min(LONGEST, max(image.shape[1:3]))
+    size = tuple(max(1, round(side * longest / max(image.shape[1:3]))) for side in image.shape[1:3])
+    if image.dtype == np.uint8:  # first smaller, then stretched: a picture may have 100 million pixels
+        return _stretch(np.stack([_resize(part, size) for part in image]))
+    return np.stack([_resize(part, size) for part in _stretch(image)])
+
+
+def draw_overlay(shown: np.ndarray, labels: np.ndarray) -> Image.Image:
+    """Outlines of labels (L, slices, H, W) over a preview (slices, h, w, C).
+
+    Of a volume up to 12 slices that hold a label, evenly chosen; without any, up to 12 of all.
+    """
+    rows = np.flatnonzero(labels.any(axis=(0, 2, 3)))
+    rows = rows if len(rows) else np.arange(len(shown))
+    rows = rows[np.linspace(0, len(rows) - 1, min(_TILES, len(rows))).round().astype(int)]
+    tiles = [_outlined(shown[row], labels[:, row]) for row in rows]
+    columns = min(_COLUMNS, len(tiles))
+    height, width = tiles[0].shape[:2]
+    sheet = np.zeros((-(-len(tiles) // columns) * height, columns * width, 3), np.uint8)
+    for place, tile in enumerate(tiles):
+        y, x = place // columns * height, place % columns * width
+        sheet[y : y + height, x : x + width] = tile
+    return Image.fromarray(sheet)
+
+
+def _outlined(picture: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    shown = np.repeat(picture, 3, axis=-1) if picture.shape[-1] == 1 else picture.copy()
+    size = (shown.shape[1], shown.shape[0])
+    resized = [np.asarray(Image.fromarray(label).resize(size, Image.Resampling.NEAREST)) for label in labels]
+    thick = max(size) > 768  # one pixel is not seen on a large picture
+    for label in resized:
+        shown[_line(~label, thick)] //= 3  # a dark rim: the line is seen on white as well
+    for i, label in enumerate(resized):
+        shown[_line(label, thick)] = COLOURS[i % len(COLOURS)]
+    return shown
+
+
+def _line(mask: np.ndarray, thick: bool) -> np.ndarray:
+    line = outline(mask)
+    return line | outline(mask & ~line) if thick else line
+
+
+def _stretch(image: np.ndarray) -> np.ndarray:
+    return (scale_intensity(image, "percentiles") * 255).round().astype(np.uint8)
+
+
+def _resize(part: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    if part.shape[:2] == tuple(size):
+        return part
+    picture = Image.fromarray(part if part.shape[-1] == 3 else part[..., 0])
+    resized = np.asarray(picture.resize((size[1], size[0]), Image.Resampling.BILINEAR))
+    return resized if resized.ndim == 3 else resized[..., None]

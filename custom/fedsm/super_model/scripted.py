@@ -1,0 +1,116 @@
+"""The super model as one TorchScript module: selection and segmentation together, without any code of ours.
+
+The networks and the selector are traced; what joins them is scripted, so that each network sees only the images that
+were chosen for it. `fedsm export` writes it into a MONAI bundle, and to ONNX, where the branches become `If` nodes.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from fedsm.super_model.inference import GLOBAL
+from fedsm.super_model.model import SuperModel
+from fedsm.tracks.base import MIXTURE
+
+OUTPUTS = ("probabilities", "choice", "yhat", "distance")
+
+
+class _Judge(nn.Module):
+    """Images to choices (B,), yhat (B, K) and distance (B,); to be traced: the selector's tensors become constants."""
+
+    def __init__(self, model: SuperModel):
+        super().__init__()
+        self._model = model
+
+    def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        selection = self._model.select(images)
+        unknown = images[:, 0, 0, 0] * 0
+        yhat = unknown[:, None] + 1 if selection.yhat is None else selection.yhat
+        distance = unknown / 0 if selection.distance is None else selection.distance
+        # Not `selection.choices` where there is no selector: a constant of one batch would be traced.
+        choices = unknown.long() if selection.yhat is None else selection.choices
+        return choices, yhat, distance
+
+
+class ScriptedSuperModel(nn.Module):
+    """Selection and segmentation.
+
+    Shape:
+        input (B, C, S, S) in 0..1; output probabilities (B, L, S, S), choice (B,) (0 is the global model, k + 1 the
+        personal one of site k), yhat (B, K), distance (B,), NaN where the selector knows none.
+    """
+
+    def __init__(self, judge: nn.Module, nets: list[nn.Module], labels: int, mixture: bool):
+        super().__init__()
+        self.judge = judge
+        self.nets = nn.ModuleList(nets)
+        self.labels = labels
+        self.mixture = mixture
+
+    def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        choice, yhat, distance = self.judge(images)
+        output = torch.zeros(
+            [images.shape[0], self.labels, images.shape[2], images.shape[3]], dtype=images.dtype, device=images.device
+        )
+        for m, net in enumerate(self.nets):
+            if self.mixture:
+                if m > 0:  # the global model has no part in it
+                    output = output + yhat[:, m - 1].reshape(-1, 1, 1, 1).to(images.device) * net(images).sigmoid()
+            else:
+                rows = (choice == m).nonzero().reshape(-1).to(images.device)
+                if rows.numel() > 0:
+                    output = output.index_copy(0, rows, net(images.index_select(0, rows)).sigmoid())
+        return output, choice, yhat, distance
+
+
+class AnySize(nn.Module):
+    """For images of any size in 0..1, along the axes in which MONAI's readers give them.
+
+    Args:
+        inner: the super model at its own size.
+        size: that size.
+        volume: slices (x, y) of a volume in RAS orientation; else pictures (x, y). Ours have rows first, and the first
+            row of a volume's slice is the front of the patient.
+
+    Shape:
+        input (B, C, X, Y), output probabilities (B, L, X, Y).
+    """
+
+    def __init__(self, inner: nn.Module, size: int, volume: bool):
+        super().__init__()
+        self.inner = inner
+        self.size = size
+        self.volume = volume
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        x = images.transpose(2, 3)
+        if self.volume:
+            x = x.flip([2])
+        shown = functional.interpolate(x, [self.size, self.size], mode="bilinear", antialias=True).clamp(0, 1)
+        output = functional.interpolate(self.inner(shown)[0], [x.shape[2], x.shape[3]], mode="bilinear", antialias=True)
+        if self.volume:
+            output = output.flip([2])
+        return output.transpose(2, 3)
+
+
+def script_super_model(model: SuperModel) -> torch.jit.ScriptModule:
+    """One module of a super model, on the CPU.
+
+    Raises:
+        UserError: there is neither a selector nor a global model.
+    """
+    model.check()
+    size, task = model.settings.size, model.settings.task
+    example = torch.rand(3, task.channels, size, size, generator=torch.Generator().manual_seed(0))
+    names = model.models if model.rule else [GLOBAL]
+    with warnings.catch_warnings(), torch.no_grad():
+        # Deprecated in favour of torch.export, which has no branch on the data that ONNX could hold.
+        warnings.simplefilter("ignore")
+        judge = torch.jit.trace(_Judge(model), example, check_trace=False)
+        nets = [torch.jit.trace(model.net(name), example, check_trace=False) for name in names]
+        module = ScriptedSuperModel(judge, nets, len(task.labels), model.rule == MIXTURE)
+        return torch.jit.script(module.eval())

@@ -1,0 +1,36 @@
+"""Values at given places of the sorted pixels, without sorting: at 256 px sorting costs as much as a U-Net.
+
+A histogram says in which bin each place lies, and only the pixels of these bins are ordered. The result is that of
+sorting, to the bit.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+
+_BINS = 4096
+
+
+def values_at(values: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """(..., N) values, most of them in 0..1, to (..., len(positions)): `values.sort(-1).values[..., positions]`."""
+    if values.device.type != "cpu" or torch.jit.is_tracing():
+        return values.sort(dim=-1).values[..., positions]
+    rows, places = values.reshape(-1, values.shape[-1]).numpy(), positions.numpy()
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        found = list(pool.map(lambda row: _values_at(row, places), rows))
+    return torch.from_numpy(np.stack(found)).reshape(*values.shape[:-1], len(places))
+
+
+def _values_at(row: np.ndarray, places: np.ndarray) -> np.ndarray:
+    # Monotone whatever the values, as long as they are clipped before they become whole numbers.
+    bins = np.clip(row * np.float32(_BINS - 1), 0, _BINS - 1).astype(np.int16)
+    counts = np.bincount(bins, minlength=_BINS)
+    held = np.searchsorted(counts.cumsum(), places, side="right")
+    asked = np.zeros(_BINS, bool)
+    asked[held] = True
+    left_out = np.where(asked, 0, counts).cumsum()  # pixels in bins below that nobody asks for
+    within = places - left_out[held]
+    return np.partition(row[asked[bins]], within)[within]

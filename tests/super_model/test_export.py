@@ -1,0 +1,116 @@
+"""Exports give what the super model gives. ONNX and bundles need packages that not everybody has."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from app_fedsm.cli import main
+from fedsm.super_model.model import SuperModel
+from fedsm.super_model.scripted import script_super_model
+from tests.super_model.small_model import KINDS, site_images, write_super_model
+
+REQUIRED = {
+    "schema", "version", "monai_version", "pytorch_version", "numpy_version", "required_packages_version", "task",
+    "description", "authors", "copyright", "network_data_format",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [k for k in KINDS if k != "local"])
+def test_one_module_for_every_selector(tmp_path, kind):
+    model = SuperModel.load(write_super_model(tmp_path, kind), "cpu")
+    module = script_super_model(model)
+    images = torch.cat([site_images(model.settings, k, 4) for k in (0, 1)])
+    for batch in (images, images[:1], images[:5]):
+        probabilities, choice, yhat, _ = module(batch)
+        expected = model.predict_batch(batch)
+        torch.testing.assert_close(probabilities, expected.probabilities, atol=1e-5, rtol=0)
+        assert choice.tolist() == expected.selection.choices.tolist()
+        if expected.selection.yhat is not None:
+            torch.testing.assert_close(yhat, expected.selection.yhat, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["statistics", "extra", "ensemble"])
+def test_onnx(tmp_path, kind, capsys):
+    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is missing: pip install 'fedsm[export]'")
+    path, out = write_super_model(tmp_path, kind), tmp_path / "model.onnx"
+    assert main(["export", "onnx", str(path), "-o", str(out)]) == 0, capsys.readouterr().err
+    session = runtime.InferenceSession(str(out))
+    model = SuperModel.load(path, "cpu")
+    images = torch.cat([site_images(model.settings, k, 3) for k in (0, 1)])
+    found = session.run(["probabilities", "choice"], {"images": images.numpy()})
+    expected = model.predict_batch(images)
+    assert np.abs(found[0] - expected.probabilities.numpy()).max() < 1e-4
+    assert found[1].tolist() == expected.selection.choices.tolist()
+    assert json.loads(session.get_modelmeta().custom_metadata_map["models"]) == model.models
+    assert main(["export", "onnx", str(path), "-o", str(out)]) == 2, "it is not overwritten"
+
+
+def test_onnx_without_its_packages_is_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    assert main(["export", "onnx", str(write_super_model(tmp_path)), "-o", str(tmp_path / "a.onnx")]) == 2
+    assert "pip install 'fedsm[export]'" in capsys.readouterr().err
+
+
+def test_bundle_is_complete(tmp_path):
+    path = write_super_model(tmp_path)
+    assert main(["export", "bundle", str(path), "-o", str(tmp_path / "bundle")]) == 0
+    files = {p.relative_to(tmp_path / "bundle").as_posix() for p in (tmp_path / "bundle").rglob("*") if p.is_file()}
+    assert files == {"configs/metadata.json", "configs/inference.json", "models/model.ts", "docs/README.md", "LICENSE"}
+    metadata = json.loads((tmp_path / "bundle/configs/metadata.json").read_text())
+    assert set(metadata) >= REQUIRED
+    for tensors in metadata["network_data_format"].values():
+        for tensor in tensors.values():
+            assert set(tensor) >= {"type", "format", "num_channels", "spatial_shape", "dtype", "value_range"}
+    assert main(["export", "bundle", str(path), "-o", str(tmp_path / "bundle")]) == 2, "it is not overwritten"
+    # Pictures as MONAI reads them, columns first: the same probabilities.
+    model = SuperModel.load(path, "cpu")
+    image = np.random.default_rng(0).integers(0, 256, (40, 28, 3), np.uint8)
+    module = torch.jit.load(str(tmp_path / "bundle/models/model.ts"))
+    given = torch.from_numpy(image).permute(2, 1, 0)[None].float() / 255
+    expected = model.predict(image).probabilities
+    np.testing.assert_allclose(module(given)[0].transpose(1, 2).numpy(), expected, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["pictures", "volumes"])
+def test_bundle_runs_without_us(tmp_path, kind):
+    """`monai.bundle run` in a process that cannot see this package gives the masks of `fedsm predict`."""
+    for package in ("fire", "ignite"):
+        pytest.importorskip(package, reason=f"{package} is missing: pip install 'fedsm[bundle]'")
+    import nibabel
+
+    from fedsm.data.readers import read
+
+    volumes = kind == "volumes"
+    path = write_super_model(tmp_path, task="prostate" if volumes else "retinal", overrides=["task.selector_net={}"])
+    (tmp_path / "in").mkdir()
+    rng = np.random.default_rng(0)
+    if volumes:
+        affine = np.diag([-0.5, -0.5, 3.0, 1.0])  # LPS, as most MR is stored
+        nibabel.save(nibabel.Nifti1Image(rng.integers(0, 900, (40, 36, 5), np.int16), affine), tmp_path / "in/a.nii.gz")
+    else:
+        Image.fromarray(rng.integers(0, 256, (40, 28, 3), np.uint8)).save(tmp_path / "in/a.png")
+        Image.fromarray(rng.integers(0, 256, (50, 50), np.uint8)).save(tmp_path / "in/grey.png")
+    assert main(["export", "bundle", str(path), "-o", str(tmp_path / "bundle")]) == 0
+    assert main(["predict", str(path), str(tmp_path / "in"), "-o", str(tmp_path / "ours")]) == 0
+    command = [
+        sys.executable, "-m", "monai.bundle", "run", "--config_file", "configs/inference.json", "--meta_file",
+        "configs/metadata.json", "--bundle_root", ".", "--dataset_dir", str(tmp_path / "in"), "--output_dir",
+        str(tmp_path / "theirs"),
+    ]  # fmt: skip
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=tmp_path / "bundle", env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for file in (tmp_path / "in").iterdir():
+        ours, theirs = (read(Path(tmp_path, who, file.name), mask=True) for who in ("ours/masks", "theirs"))
+        assert ours.shape == theirs.shape
+        assert (ours != theirs).mean() < 1e-3, "rounding at the threshold"
+        if volumes:
+            assert np.allclose(nibabel.load(tmp_path / "theirs" / file.name).affine, nibabel.load(file).affine)
