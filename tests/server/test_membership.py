@@ -117,6 +117,7 @@ def test_a_linked_personal_network_without_a_past_starts_as_the_global_one():
         later = {k: v + 0.5 for k, v in tracks["global"].net.state_dict().items()}
         for track in tracks.values():
             track.load_state({})
+            track.late()
         tracks["global"].receive(later)
         tracks["personal"].receive({})
         assert largest_difference(tracks["personal"].net.state_dict(), later) == 0

@@ -208,6 +208,8 @@ class SiteTrainer:
             log.warning("site %r has no local state from before round %d: Adam starts afresh", self.name, before)
         for name, track in self.tracks.items():
             track.load_state(state.get(name, {}))
+            if number == 0 and before > 1:
+                track.late()
         self._state_round = number
 
     def evaluate(self, candidates: dict[str, Tensors]) -> dict:

@@ -111,7 +111,8 @@ class FedSMController(Controller):
         """Keeps what was refused or warned of, for the results and for whoever watches."""
         entry = {"round": self._asking[1], "task": self._asking[0], "site": site, "reason": reason}
         (self._record.refused if kind == REFUSED else self._record.warned).append(entry)
-        self._progress.tell(kind, **entry)
+        with contextlib.suppress(OSError):  # a full disk is the next checkpoint's affair, not this site's
+            self._progress.tell(kind, **entry)
 
     def _prepare(self, fl_ctx: FLContext) -> None:
         """Reads the settings, takes stock of the sites and builds the tracks, afresh or from a checkpoint."""

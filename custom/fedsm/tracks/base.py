@@ -99,6 +99,9 @@ class ClientTrack:
     def load_state(self, state: Tensors) -> None:
         """Takes back what `state` gave. An empty dict starts afresh."""
 
+    def late(self) -> None:
+        """Told after `load_state` that it starts in the middle of a run: the site joined late or lost its disk."""
+
 
 class ServerTrack(ABC):
     """The server's half of a track.

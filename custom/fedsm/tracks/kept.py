@@ -70,7 +70,7 @@ class KeptClient(SegmentationClient):
 class LinkedClient(KeptClient):
     """A personal network that learns beside the site's global one. Subclasses say how."""
 
-    _fresh = True
+    _late = False  # whether it is still to start from the global model
 
     def link(self, tracks: dict[str, ClientTrack]) -> None:
         self.global_track = tracks["global"]
@@ -78,19 +78,17 @@ class LinkedClient(KeptClient):
             raise UserError("the `global` track must be one network for all sites: a personal one learns beside it")
 
     def receive(self, payload: Tensors) -> None:
-        """Nothing comes down, but a site without a past (it joined late, or lost its disk) starts from the global model
-        that came for this round. In round 1 the two are the same."""
-        if self._fresh:
+        """Nothing comes down, but a site that is late starts from the global model that came for this round."""
+        if self._late:
             self.start(self.global_track.received)
-            self._fresh = False
+            self._late = False
 
     def start(self, weights: Tensors) -> None:
         """Begins with these weights."""
         self.net.load_state_dict(weights)
 
-    def load_state(self, state: Tensors) -> None:
-        super().load_state(state)
-        self._fresh = not state
+    def late(self) -> None:
+        self._late = True
 
 
 class KeptServer(SilentServer):
