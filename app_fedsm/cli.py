@@ -152,6 +152,7 @@ def _workspace(args: argparse.Namespace) -> int:
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command."""
     from app_fedsm import (
+        completion,
         data_commands,
         experiment,
         export_commands,
@@ -212,6 +213,7 @@ def build_parser() -> argparse.ArgumentParser:
     site_commands.add_parser(commands, add_job_options)
     predict.add_parser(commands)
     export_commands.add_parser(commands)
+    completion.add_parser(commands, parser)
     return parser
 
 

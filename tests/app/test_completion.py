@@ -1,0 +1,45 @@
+"""TAB in a real bash: commands, options, and what they do not fit."""
+
+import shutil
+import subprocess
+
+import pytest
+
+from app_fedsm.cli import build_parser
+from app_fedsm.completion import script
+
+
+def complete(*words: str) -> set[str]:
+    """What bash offers after these words; the last one is begun."""
+    line = " ".join(f"'{word}'" for word in ("fedsm", *words))
+    ask = f'COMP_WORDS=({line}); COMP_CWORD={len(words)}; _fedsm; printf "%s\\n" "${{COMPREPLY[@]}}"'
+    done = subprocess.run(["bash", "-c", script("bash", build_parser()) + ask], capture_output=True, text=True)
+    assert done.stderr == ""
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["pre"], {"predict"}),
+        (["poc", ""], {"up", "submit", "status", "down"}),
+        (["poc", "up", "--po"], {"--port"}),
+        (["data", "check", "--ta"], {"--task"}),
+        (["run", "--min"], {"--min-sites"}),
+        (["poc", "--gam"], set()),
+    ],
+)
+def test_words(words, offered):
+    assert complete(*words) == offered
+
+
+def test_file_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "scan.nii").touch()
+    assert complete("predict", "sc") == {"scan.nii"}
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh here")
+def test_zsh_takes_the_script(tmp_path):
+    (tmp_path / "script").write_text(script("zsh", build_parser()))
+    assert subprocess.run(["zsh", "-f", str(tmp_path / "script")], capture_output=True).stderr == b""
