@@ -37,6 +37,9 @@ PORT = 8002
 _NOTE = "poc.json"
 _START_SECONDS = 180  # until every site is connected
 _STOP_SECONDS = 30
+# After a job the server waits so long for the last word of a site that was lost; FLARE's own value is 15 minutes, and
+# it can be set in the environment only.
+_SERVER = {"NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT": "30"}
 
 
 class Poc:
@@ -175,7 +178,7 @@ class Poc:
         """
         done = subprocess.run(
             [sys.executable, "-m", "nvflare.cli", "poc", verb, *options], stdin=subprocess.DEVNULL,
-            env=os.environ | {"NVFLARE_POC_WORKSPACE": str(self.flare)}, stdout=subprocess.PIPE,
+            env=_SERVER | os.environ | {"NVFLARE_POC_WORKSPACE": str(self.flare)}, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         if done.returncode:
