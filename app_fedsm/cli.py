@@ -138,7 +138,7 @@ def _workspace(args: argparse.Namespace) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command."""
-    from app_fedsm import data_commands, experiment
+    from app_fedsm import data_commands, evaluate, experiment, report
 
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("fedsm", description=__doc__, formatter_class=raw)
@@ -183,6 +183,8 @@ def build_parser() -> argparse.ArgumentParser:
 
     experiment.add_parser(commands, add_job_options)
     data_commands.add_parsers(commands)
+    evaluate.add_parser(commands)
+    report.add_parser(commands)
     return parser
 
 
