@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 JSON = "evaluation.json"
 
 
-def open_cases(model: SuperModelFiles, folder: Path, root: Path, part: str) -> dict[str, SiteCases]:
+def open_cases(
+    model: SuperModelFiles, folder: Path, root: Path, part: str, sites: list[str] | None = None
+) -> dict[str, SiteCases]:
     """The images of each site under a data root, as training split them.
 
     Args:
@@ -24,6 +26,7 @@ def open_cases(model: SuperModelFiles, folder: Path, root: Path, part: str) -> d
         folder: where it lies. In a run's folder the split that the run wrote down is used, elsewhere it is drawn again.
         root: the data root, or one site's folder.
         part: train, validation, test or `all`.
+        sites: only these; None: all that are there.
 
     Raises:
         UserError: a site that took no part in training cannot have its part; or one has other images than then.
@@ -31,11 +34,14 @@ def open_cases(model: SuperModelFiles, folder: Path, root: Path, part: str) -> d
     from fedsm.data.cases import ALL, SiteCases, data_folders
 
     cases = {}
-    for site, data in data_folders(root).items():
+    found = data_folders(root)
+    for site in sites or found:
+        if site not in found:
+            raise UserError(f"site {site!r} has no folder in {root}")
         if part != ALL and site not in model.manifest["sites"]:
             raise UserError(f"site {site!r} took no part in training and has no {part} images: use --part all")
         state = folder.parent / "site_state" / site
-        cases[site] = SiteCases(data, site, model.settings, part, state if state.is_dir() else None)
+        cases[site] = SiteCases(found[site], site, model.settings, part, state if state.is_dir() else None)
     return cases
 
 

@@ -1,8 +1,8 @@
 """Whether a selector is right, and whether it knows when it is.
 
-    confidence c(x) = max yhat(x),  right(x) = whether argmax yhat(x) is the image's own site
-    bin b holds the images with c in (b/B, (b+1)/B]
-    ECE = sum_b n_b / n |mean right of b - mean c of b|        expected calibration error (Naeini et al., 2015)
+confidence c(x) = max yhat(x),  right(x) = whether argmax yhat(x) is the image's own site
+bin b holds the images with c in (b/B, (b+1)/B]
+ECE = sum_b n_b / n |mean right of b - mean c of b|        expected calibration error (Naeini et al., 2015)
 """
 
 from __future__ import annotations

@@ -302,9 +302,10 @@ class FedSMController(Controller):
     def _write(
         self, candidates: dict[str, Tensors], summary: dict, missing: dict[str, str], down: dict[str, int]
     ) -> None:
-        write_super_model(self._folder, self._job, self._record, self._tracks, candidates, summary)
+        images = self._aggregator.registered
+        write_super_model(self._folder, self._job, self._record, self._tracks, candidates, summary, images)
         measured = {
-            "images": self._aggregator.registered,
+            "images": images,
             "wire": self._record.wire | {"evaluation_down_bytes": down},
             "seconds": {
                 "round": [row["seconds"] for row in self._record.history],

@@ -43,9 +43,10 @@ def render_card(manifest: dict, evaluation: dict | None = None) -> str:
         else f"U-Nets trained at {len(manifest['sites'])} sites, without a selector."
     )
     versions = ", ".join(f"{name} {number}" for name, number in manifest.get("versions", {}).items())
+    size = job["size"]
     settings = {
         "task": f"{manifest['task']}: {', '.join(task['labels'])}",
-        "input": f"{task['channels']} channel(s), {job['size']} x {job['size']} pixels, intensity `{task['intensity']}`",
+        "input": f"{task['channels']} channel(s), {size} x {size} pixels, intensity `{task['intensity']}`",
         "tracks": ", ".join(f"{name} `{spec['kind']}`" for name, spec in job["tracks"].items()),
         "rounds": f"{job['rounds']}, {job['local_epochs']} local epoch(s) each",
         "learning rate": f"{job['lr']:g} (selector {job['selector_lr']:g}), batches of {job['batch_size']}",

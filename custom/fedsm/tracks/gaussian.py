@@ -101,3 +101,7 @@ class StatisticsSelector:
     def probabilities(self, images: torch.Tensor) -> torch.Tensor:
         """(B, C, H, W) images to (B, K) probabilities of the sites, on the CPU."""
         return (-self.distances(images) / 2).softmax(dim=1).float()
+
+    def features(self, images: torch.Tensor) -> torch.Tensor:
+        """(B, C, H, W) images to (B, D), whitened: there the Mahalanobis distance is the plain one."""
+        return ((self.describe(images) - self._means[0]) / self._deviation) @ self._whiten.T

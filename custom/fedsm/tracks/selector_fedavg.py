@@ -73,3 +73,8 @@ class NetworkSelector:
     def probabilities(self, images: torch.Tensor) -> torch.Tensor:
         """(B, C, H, W) images to (B, K) probabilities of the sites, on the CPU."""
         return self.net(images).softmax(dim=1).cpu()
+
+    @torch.no_grad()
+    def features(self, images: torch.Tensor) -> torch.Tensor:
+        """(B, C, H, W) images to (B, F), what the network's last layer sees, on the CPU."""
+        return self.net.head[:-1](self.net.features(images)).cpu()
