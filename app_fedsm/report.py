@@ -48,9 +48,7 @@ def _look(run: Run, model) -> Study:
     check_counts(model, scores, "test")
     models = Candidates(model.settings, run.sites, model.networks, looking.CPU)
     gamma = run.results["gamma"]
-    study = looking.Study(
-        evaluation=summarize_images(model.manifest, scores, "test"), steps=looking.surface_steps(model)
-    )
+    study = looking.Study(summarize_images(model.manifest, scores, "test"), steps=looking.surface_steps(model))
     for site, cases in parts["test"].items():
         study.overlays[site] = looking.pick_overlays(models, site, cases, scores[site], gamma)
     if models.selector:
@@ -91,9 +89,9 @@ def add_parser(commands) -> None:
         "report", help="runs in one HTML file, with figures", formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="example:\n  fedsm report runs/first -o report.html\n"
         "  fedsm report runs/fedsm runs/local runs/centralized --data demo_data -o compared.html\n",
-        description="Writes one HTML file that needs no network, and its figures as PNG in a folder beside it. Intervals,"
-        " reliability, t-SNE, loss surfaces and overlays need the images: they are looked for where the run had them,"
-        " or in --data. The file then shows images of patients.",
+        description="Writes one HTML file that needs no network, and its figures as PNG in a folder beside it."
+        " Intervals, reliability, t-SNE, loss surfaces and overlays need the images, which are looked for where the"
+        " run had them or in --data. The file then shows images of patients.",
     )  # fmt: skip
     report.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folder of a finished run")
     report.add_argument(

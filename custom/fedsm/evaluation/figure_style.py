@@ -19,7 +19,7 @@ HEAT = "cividis"
 _RC = {
     "font.size": 9, "axes.titlesize": 9, "axes.labelsize": 9, "legend.fontsize": 8, "xtick.labelsize": 8,
     "ytick.labelsize": 8, "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK, "xtick.color": INK,
-    "ytick.color": INK, "axes.titlecolor": INK, "legend.framealpha": 0, "legend.edgecolor": INK,
+    "ytick.color": INK, "axes.titlecolor": INK,
     "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": INK, "grid.alpha": 0.12,
     "lines.linewidth": 1.4, "svg.fonttype": "none", "svg.hashsalt": "fedsm", "figure.facecolor": "none",
     "axes.facecolor": "none", "savefig.facecolor": "none",
@@ -52,6 +52,14 @@ def new_figure(width: float = 4.6, height: float = 3.0, rows: int = 1):
         figure = Figure(figsize=(width, height), layout="constrained")
         axes = figure.subplots(rows, 1, squeeze=False)[:, 0]
     return figure, (axes[0] if rows == 1 else list(axes))
+
+
+def add_legend(figure, *axes) -> None:
+    """A legend below the figure, where it hides no line: every name once."""
+    known = {}
+    for one in axes:
+        known |= {label: handle for handle, label in zip(*one.get_legend_handles_labels(), strict=True)}
+    figure.legend(known.values(), known, loc="outside lower center", ncols=3, frameon=False, labelcolor=INK, fontsize=8)
 
 
 class Plates:

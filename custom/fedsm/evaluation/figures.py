@@ -8,7 +8,7 @@ from statistics import median
 
 import numpy as np
 
-from fedsm.evaluation.figure_style import DASHES, HEAT, INK, MARKERS, new_figure
+from fedsm.evaluation.figure_style import DASHES, HEAT, INK, MARKERS, add_legend, new_figure
 from fedsm.evaluation.runs import Run
 
 _SCORE = {"selector": "validation accuracy"}
@@ -37,7 +37,7 @@ def curves(run: Run, track: str, colours: dict[str, str], centralized: list[Run]
             above.plot(*zip(*points, strict=True), color=INK, linestyle=dash, linewidth=1.2, label="centralized")
     above.set_ylabel(_SCORE.get(track, "validation Dice"))
     below.set(xlabel="round", ylabel="training loss")
-    above.legend(loc="best", ncols=2)
+    add_legend(figure, above)
     return figure
 
 
@@ -52,7 +52,7 @@ def gamma_sweep(rows: list[dict], chosen: float | None):
     if chosen in [row["gamma"] for row in rows]:
         axes.axvline([row["gamma"] for row in rows].index(chosen), color="#D55E00", linewidth=1, label="chosen")
     axes.set(xlabel="gamma (0: never the global model, 1: always)", ylabel="Dice")
-    axes.legend()
+    add_legend(figure, axes)
     return figure
 
 
@@ -89,7 +89,7 @@ def reliability_diagram(found: dict):
     above.scatter(*seen, color="#E69F00", zorder=3, s=18, label="at the bin's mean confidence")
     above.plot([0, 1], [0, 1], color=INK, linestyle="--", linewidth=1, label="perfect")
     above.set(ylabel="accuracy", ylim=(0, 1.05), xlim=(0, 1))
-    above.legend(loc="upper left")
+    add_legend(figure, above)
     below.bar(centres, [b["images"] for b in bins], width, color="#56B4E9")
     below.set(xlabel="the selector's confidence, max yhat", ylabel="images", xlim=(0, 1))
     return figure
@@ -105,13 +105,13 @@ def scatter(points: dict[str, np.ndarray], tested: dict[str, np.ndarray], colour
         axes.scatter(*places[held].T, facecolors=colours[site], label=site, **look)
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set_visible(False)
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0), ncols=2)
+    add_legend(figure, axes)
     return figure
 
 
 def surface(steps: list[float], losses: dict[tuple[str, str], np.ndarray], colour: str, runs: list[str]):
     """Mean loss over the directions, and the band from the lowest to the highest: a line a run and model."""
-    figure, axes = new_figure()
+    figure, axes = new_figure(height=3.4)
     for (run, model), values in losses.items():
         ink = INK if model == "global" else colour
         label = model if len(runs) == 1 else f"{run}: {model}"
@@ -119,7 +119,7 @@ def surface(steps: list[float], losses: dict[tuple[str, str], np.ndarray], colou
         axes.plot(steps, values.mean(0), color=ink, linestyle=dash, label=label)
         axes.fill_between(steps, values.min(0), values.max(0), color=ink, alpha=0.1, linewidth=0)
     axes.set(xlabel="distance from the trained weights", ylabel="Dice loss")
-    axes.legend(loc="best")
+    add_legend(figure, axes)
     return figure
 
 
@@ -131,7 +131,6 @@ def costs(run: Run):
     above.plot(rounds, seconds, color="#0072B2", linewidth=1.2)
     above.axhline(median(seconds), color=INK, linestyle="--", linewidth=1, label=f"median {median(seconds):.1f} s")
     above.set(ylabel="seconds", ylim=(0, None))
-    above.legend(loc="best")
     for key, label, colour, dash in (
         ("down_bytes", "to all sites", "#0072B2", "-"),
         ("up_bytes", "back", "#D55E00", "--"),
@@ -139,7 +138,7 @@ def costs(run: Run):
         total = bytes_a_round(run, key)
         below.plot(range(1, len(total) + 1), [n / 1e6 for n in total], color=colour, linestyle=dash, label=label)
     below.set(xlabel="round", ylabel="MB", ylim=(0, None))
-    below.legend(loc="best")
+    add_legend(figure, above, below)
     return figure
 
 
@@ -151,12 +150,12 @@ def bytes_a_round(run: Run, key: str) -> list[int]:
 def attendance(run: Run):
     """Who answered in which round."""
     rows = run.history()
-    figure, axes = new_figure(height=0.9 + 0.3 * len(run.sites))
+    figure, axes = new_figure(height=1.2 + 0.3 * len(run.sites))
     for i, site in enumerate(run.sites):
         for key, colour, marker in (("answered", "#0072B2", "|"), ("missing", "#D55E00", "x")):
             rounds = [row["round"] for row in rows if site in row[key]]
             axes.scatter(rounds, [i] * len(rounds), color=colour, marker=marker, s=26, label=None if i else key)
     axes.set_yticks(range(len(run.sites)), run.sites)
     axes.set(xlabel="round", ylim=(len(run.sites) - 0.5, -0.5))
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.35), ncols=2)
+    add_legend(figure, axes)
     return figure

@@ -20,24 +20,26 @@ h3 { font-size: 1rem; margin: 1.25rem 0 .25rem; }
 p { max-width: 46rem; margin: .35rem 0 .75rem; } .quiet, figcaption { color: var(--quiet); }
 a { color: var(--link); }
 nav { display: flex; flex-wrap: wrap; gap: .25rem 1rem; margin: 1rem 0; font-size: .92rem; }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 1rem 1.5rem;
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 22rem), 1fr)); gap: 1rem 1.5rem;
   align-items: start; }
 .figures.wide { grid-template-columns: repeat(auto-fit, minmax(min(100%, 34rem), 1fr)); }
 figure { margin: 0; min-width: 0; } figcaption { font-size: .85rem; margin-top: .15rem; }
 figure svg, figure img { display: block; max-width: 100%; height: auto; }
 figure svg text { font-family: system-ui, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif !important; }
-.table { overflow-x: auto; margin: .5rem 0 1rem; position: relative; }
+.table { margin: .9rem 0 1.2rem; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
-caption { text-align: left; color: var(--quiet); font-size: .85rem; padding-bottom: .25rem; }
+.about { color: var(--quiet); font-size: .85rem; margin: 0 0 .2rem; } .scroll { overflow-x: auto; }
 th, td { padding: .28rem .7rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; } thead th { border-bottom: 2px solid var(--line); }
+th:first-child, td:first-child { text-align: left; } thead th { border-bottom: 2px solid var(--line);
+  vertical-align: bottom; } tbody th { font-weight: 400;
+  white-space: normal; min-width: 8.5rem; position: sticky; left: 0; background: var(--paper); }
 tbody tr:hover { background: var(--soft); } td b { font-weight: 700; }
 button { font: inherit; font-size: .78rem; color: var(--quiet); background: none; border: 1px solid var(--line);
   border-radius: .3rem; padding: 0 .45rem; margin-left: .6rem; cursor: pointer; } button:hover { color: var(--ink); }
 .absent { border-left: 3px solid var(--line); padding-left: .75rem; color: var(--quiet); }
 @media print { :root { --ink: #000; --quiet: #444; --paper: #fff; --line: #bbb; --soft: #fff; }
   body { max-width: none; padding: 0; font-size: 10.5pt; } nav, button { display: none; }
-  figure, tr { break-inside: avoid; } h2, h3 { break-after: avoid; } .table { overflow: visible; }
+  figure, tr { break-inside: avoid; } h2, h3 { break-after: avoid; } .scroll { overflow: visible; }
   .figures, .figures.wide { grid-template-columns: 1fr 1fr; }
   table { font-size: 8pt; } th, td { padding: .15rem .4rem; } }
 """
@@ -95,8 +97,9 @@ def table(head: list[str], rows: list[list[str]], caption: str, bold: set[tuple[
     body = "".join(f"<tr>{''.join(cell(t, i, j) for j, t in enumerate(row))}</tr>" for i, row in enumerate(rows))
     button = '<button type="button" data-copy>copy</button>'
     return (
-        f'<div class="table"><table><caption>{html.escape(caption)} {button}</caption><thead><tr>{top}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
+        f'<div class="table"><p class="about">{html.escape(caption)} {button}</p><div class="scroll">'
+        f'<table aria-label="{html.escape(caption)}"><thead><tr>{top}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div></div>"
     )
 
 

@@ -40,11 +40,13 @@ class Report:
 
     def _summary(self) -> Section:
         parts = [tables.settings_table(self._all), tables.dice_table(self._all, self._sites)]
+        without: dict[str, list[str]] = {}
         for run in self._all:
             if evaluation := self._studies[run.name].evaluation:
                 parts.append(tables.interval_table(run.name, evaluation))
-            elif reason := self._studies[run.name].absent:
-                parts.append(absent(f"intervals of {run.name}: {reason}"))
+            else:
+                without.setdefault(self._studies[run.name].absent, []).append(run.name)
+        parts += [absent(f"intervals of {', '.join(names)}: {reason}") for reason, names in without.items()]
         return Section("Scores", parts)
 
     def _training(self) -> Section:

@@ -33,7 +33,7 @@ def settings_table(runs: list[Run]) -> str:
         "size",
         "batch",
         "lr",
-        "train / val / test images",
+        "images (train / validation / test)",
     ]
     rows = []
     for run in runs:
@@ -103,8 +103,10 @@ def cost_table(runs: list[Run]) -> str:
         seconds, history = run.results["seconds"], run.history()
         down, up = (bytes_a_round(run, key) for key in ("down_bytes", "up_bytes"))
         missing = sum(len(row["missing"]) for row in history)
-        rows.append([run.name, str(len(history)), f"{seconds['total'] / 60:.1f} min",
-                     f"{median(seconds['round']):.1f} s", _mega(median(down)), _mega(median(up)), _mega(sum(down) + sum(up)), str(missing)])  # fmt: skip
+        rows.append([
+            run.name, str(len(history)), f"{seconds['total'] / 60:.1f} min", f"{median(seconds['round']):.1f} s",
+            _mega(median(down)), _mega(median(up)), _mega(sum(down) + sum(up)), str(missing),
+        ])  # fmt: skip
     return table(head, rows, "cost; bytes of all sites together")
 
 

@@ -69,7 +69,9 @@ def open_runs(folders: list[Path], data: Path | None) -> list[Run]:
 
 
 def short_names(folders: list[Path]) -> list[str]:
-    """The last parts of the paths that make them different."""
+    """The last parts of the paths that make them different, without a common end (`A/seed-0`, `B/seed-0`: A, B)."""
+    while len(folders) > 1 and len({f.name for f in folders}) == 1:
+        folders = [f.parent for f in folders]
     for length in range(1, max(len(f.parts) for f in folders)):
         names = ["/".join(f.parts[-length:]) for f in folders]
         if len(set(names)) == len(names):
