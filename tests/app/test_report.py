@@ -51,7 +51,8 @@ def test_every_section_and_figure_is_there(report):
     names = sorted(p.name for p in report.with_name("report_figures").iterdir())
     kinds = {name.split("_")[0] for name in names}
     assert kinds == {
-        "curves", "gamma", "selection", "candidates", "confusion", "reliability", "tsne", "surface", "overlays", "costs",
+        "curves", "gamma", "selection", "candidates", "confusion", "reliability", "tsne", "surface", "overlays",
+        "costs",
     }  # fmt: skip
     assert text.count("<figure>") == len(names)
     assert sum(n.startswith("surface_") for n in names) == 2 * len(SITES)

@@ -54,12 +54,14 @@ def new_figure(width: float = 4.6, height: float = 3.0, rows: int = 1):
     return figure, (axes[0] if rows == 1 else list(axes))
 
 
-def add_legend(figure, *axes) -> None:
+def add_legend(figure, *axes, columns: int = 3) -> None:
     """A legend below the figure, where it hides no line: every name once."""
     known = {}
     for one in axes:
         known |= {label: handle for handle, label in zip(*one.get_legend_handles_labels(), strict=True)}
-    figure.legend(known.values(), known, loc="outside lower center", ncols=3, frameon=False, labelcolor=INK, fontsize=8)
+    figure.legend(
+        known.values(), known, loc="outside lower center", ncols=columns, frameon=False, labelcolor=INK, fontsize=8
+    )
 
 
 class Plates:

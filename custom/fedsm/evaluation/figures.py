@@ -109,17 +109,23 @@ def scatter(points: dict[str, np.ndarray], tested: dict[str, np.ndarray], colour
     return figure
 
 
-def surface(steps: list[float], losses: dict[tuple[str, str], np.ndarray], colour: str, runs: list[str]):
-    """Mean loss over the directions, and the band from the lowest to the highest: a line a run and model."""
+def surface(losses: dict[tuple[str, str], tuple[list[float], np.ndarray]], colour: str, runs: list[str]):
+    """Mean loss over the directions, and the band from the lowest to the highest: a line a run and model.
+
+    Args:
+        losses: (run, model) -> steps, and (directions, steps) losses.
+        colour: the site's.
+        runs: the runs in their order, for the dashes.
+    """
     figure, axes = new_figure(height=3.4)
-    for (run, model), values in losses.items():
+    for (run, model), (steps, values) in losses.items():
         ink = INK if model == "global" else colour
         label = model if len(runs) == 1 else f"{run}: {model}"
         dash = DASHES[runs.index(run) % len(DASHES)]
         axes.plot(steps, values.mean(0), color=ink, linestyle=dash, label=label)
         axes.fill_between(steps, values.min(0), values.max(0), color=ink, alpha=0.1, linewidth=0)
     axes.set(xlabel="distance from the trained weights", ylabel="Dice loss")
-    add_legend(figure, axes)
+    add_legend(figure, axes, columns=2)
     return figure
 
 

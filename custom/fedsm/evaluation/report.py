@@ -120,13 +120,12 @@ class Report:
         items = []
         for site, part in keys:
             losses = {
-                (name, title): values
+                (name, title): (self._studies[name].steps, values)
                 for name in names
                 for title, values in self._studies[name].surfaces.get((site, part), {}).items()
             }
-            steps = next(self._studies[name].steps for name in names if (site, part) in self._studies[name].surfaces)
             shown = [name for name in names if any(name == run for run, _ in losses)]
-            figure = draw.surface(steps, losses, self._colours[site], shown)
+            figure = draw.surface(losses, self._colours[site], shown)
             items.append(self._plates.draw(figure, f"surface_{site}_{part}", f"{site}, {part} images"))
         told = paragraph(
             "Dice loss along 10 random directions of unit length from the trained weights: mean and range. All models"

@@ -123,9 +123,9 @@ def site_surface(
     images = torch.cat([c.images for c in chosen])[:SURFACE_IMAGES]
     labels = torch.cat([c.labels for c in chosen])[:SURFACE_IMAGES]
     names = {"global": GLOBAL, "personal": personal(site)}
-    seed = model.settings.seed
+    # One seed for all runs: their models are moved along the same directions.
     return {
-        title: loss_surface(model.settings.task, model.networks[name], (images, labels), steps, seed, done).numpy()
+        title: loss_surface(model.settings.task, model.networks[name], (images, labels), steps, 0, done).numpy()
         for title, name in names.items()
         if name in model.networks
     }
