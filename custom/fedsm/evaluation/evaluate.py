@@ -10,7 +10,7 @@ from fedsm.evaluation.calibration import reliability
 from fedsm.evaluation.image_scores import SUPER, ImageScores
 from fedsm.evaluation.metrics import DICE, METRICS
 from fedsm.super_model.inference import GLOBAL, personal
-from fedsm.tracks.base import MIXTURE, THRESHOLD
+from fedsm.tracks.base import DIRECT, MIXTURE, THRESHOLD
 
 OWN = "personal_own"
 MEAN = "mean"  # beside the labels: their mean
@@ -62,7 +62,7 @@ def summarize_images(manifest: dict, scores: dict[str, ImageScores], part: str, 
         "averages": averages,
         "gammas": _sweep(selecting, manifest["settings"]["gammas"]),
         "selected": {site: _census(s, s.chosen(gamma)) for site, s in selecting.items() if s.rule != MIXTURE},
-        "confusion": {site: _census(s, s.first_choice()) for site, s in selecting.items()},
+        "confusion": {site: _first_choices(s) for site, s in selecting.items()},
         "reliability": _reliability(known, sites) if known else None,
     }
 
@@ -114,6 +114,12 @@ def _sweep(scores: dict[str, ImageScores], gammas: list[float]) -> list[dict]:
 def _census(scores: ImageScores, numbers: torch.Tensor) -> dict[str, int]:
     """Model name -> images for which its number is there."""
     return {name: int((numbers == i).sum()) for i, name in enumerate(scores.order)}
+
+
+def _first_choices(scores: ImageScores) -> dict[str, int]:
+    """The same of the most probable models; the global one only where a selector may name it."""
+    counts = _census(scores, scores.first_choice())
+    return {name: n for name, n in counts.items() if name != GLOBAL or scores.rule == DIRECT}
 
 
 def _reliability(scores: dict[str, ImageScores], sites: list[str]) -> dict:

@@ -21,7 +21,8 @@ _RC = {
     "ytick.labelsize": 8, "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK, "xtick.color": INK,
     "ytick.color": INK, "axes.titlecolor": INK,
     "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": INK, "grid.alpha": 0.12,
-    "lines.linewidth": 1.4, "svg.fonttype": "none", "svg.hashsalt": "fedsm", "figure.facecolor": "none",
+    "axes.axisbelow": True, "lines.linewidth": 1.4, "svg.fonttype": "none", "svg.hashsalt": "fedsm",
+    "figure.facecolor": "none",
     "axes.facecolor": "none", "savefig.facecolor": "none",
 }  # fmt: skip
 
