@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import fcntl
 import json
 import os
 import select
@@ -40,16 +41,17 @@ class Page:
     """
 
     def __init__(self, profile: Path):
-        to_read, self._write = os.pipe()
-        self._read, to_write = os.pipe()
-        # The browser reads from descriptor 3 and writes to 4.
+        theirs, self._write = os.pipe()
+        self._read, ours = os.pipe()
+        # The browser reads from descriptor 3 and writes to 4: its ends must be neither before they become these.
+        to_read, to_write = (fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (theirs, ours))
         command = f'exec "$0" "$@" 3<&{to_read} 4>&{to_write}'
-        arguments = ["sh", "-c", command, find_chromium(), *FLAGS, f"--user-data-dir={profile}", "about:blank"]
+        arguments = ["bash", "-c", command, find_chromium(), *FLAGS, f"--user-data-dir={profile}", "about:blank"]
         self._process = subprocess.Popen(
             arguments, pass_fds=(to_read, to_write), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        os.close(to_read)
-        os.close(to_write)
+        for end in (theirs, ours, to_read, to_write):
+            os.close(end)
         self._buffer, self._number, self._session = b"", 0, None
         self.requests: list[str] = []
         self.messages: list[str] = []

@@ -10,6 +10,7 @@ pytest.importorskip("scipy", reason="MONAI's Hausdorff distance needs scipy: pip
 
 from app_fedsm import centralized
 from app_fedsm.cli import main
+from fedsm.evaluation import study
 from fedsm.evaluation.report_tables import dice_rows
 from fedsm.evaluation.runs import open_runs
 from tests.app.finished_run import finished_run
@@ -40,7 +41,9 @@ def runs(tmp_path_factory, data_root):
 def report(runs, data_root, tmp_path_factory):
     """All three side by side, with everything."""
     file = tmp_path_factory.mktemp("report") / "report.html"
-    assert main(["report", *map(str, runs), "--data", str(data_root), "-o", str(file)]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(study, "STEPS", 3)  # a third of the time
+        assert main(["report", *map(str, runs), "--data", str(data_root), "-o", str(file)]) == 0
     return file
 
 

@@ -35,6 +35,8 @@ def curves(run: Run, track: str, colours: dict[str, str], centralized: list[Run]
         for other, dash in zip(centralized, DASHES[1:] * len(centralized), strict=False):
             points = [(row["round"], row["score"]["global"]) for row in other.history()]
             above.plot(*zip(*points, strict=True), color=INK, linestyle=dash, linewidth=1.2, label="centralized")
+    for axes in (above, below):
+        axes.xaxis.get_major_locator().set_params(integer=True)
     above.set_ylabel(_SCORE.get(track, "validation Dice"))
     below.set(xlabel="round", ylabel="training loss")
     add_legend(figure, above)

@@ -50,16 +50,13 @@ class Report:
         return Section("Scores", parts)
 
     def _training(self) -> Section:
-        parts = [paragraph("Above the validation score of the model that a round made, below the loss of training it.")]
-        for run in self._runs:
-            drawn = [
-                self._draw(
-                    draw.curves(run, track, self._colours, self._centralized), "curves", run, track, caption=track
-                )
-                for track in draw.tracks_of(run)
-            ]
-            parts.append(figures(drawn))
-        return Section("Training", parts)
+        told = paragraph("Above the validation score of the model that a round made, below the loss of training it.")
+        drawn = [
+            self._draw(draw.curves(run, track, self._colours, self._centralized), "curves", run, track, caption=track)
+            for run in self._runs
+            for track in draw.tracks_of(run)
+        ]
+        return Section("Training", [told, figures(drawn)])
 
     def _gamma(self) -> Section:
         swept = [run for run in self._runs if run.results["gamma_sweep"]]
