@@ -118,12 +118,13 @@ def run_centralized(settings: JobSettings, root: Path, names: list[str], out: Pa
         "rounds": settings.rounds, "seed": settings.seed, "sites": names,
     }  # fmt: skip
     out.mkdir(parents=True, exist_ok=True)
-    manifest = common | {"labels": list(settings.task.labels), "versions": versions()}
-    save_super_model(out / "super_model", settings, manifest, {GLOBAL: best}, {})
     validation = {"history": scores, "best": {GLOBAL: {"round": scores.index(max(scores)) + 1, "score": max(scores)}}}
     images = {s: {part: len(data) for part, data in sites[s].items()} for s in names}
     results = common | {"images": images, "settings": settings.to_dict(), "validation": validation}
     results |= summarize(evaluations, settings, names)
+    manifest = common | {"labels": list(settings.task.labels), "versions": versions()}
+    manifest |= {"images": images, "scores": results["test"]}
+    save_super_model(out / "super_model", settings, manifest, {GLOBAL: best}, {})
     write_json(out / "results.json", results)
     return results
 

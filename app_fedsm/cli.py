@@ -154,12 +154,14 @@ def build_parser() -> argparse.ArgumentParser:
     from app_fedsm import (
         completion,
         data_commands,
+        evaluate,
         experiment,
         export_commands,
         federation_commands,
         forget,
         predict,
         provision,
+        report,
         site_commands,
     )
 
@@ -213,6 +215,8 @@ def build_parser() -> argparse.ArgumentParser:
     site_commands.add_parser(commands, add_job_options)
     predict.add_parser(commands)
     export_commands.add_parser(commands)
+    evaluate.add_parser(commands)
+    report.add_parser(commands)
     completion.add_parser(commands, parser)
     return parser
 

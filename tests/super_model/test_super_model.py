@@ -22,7 +22,7 @@ def test_select_by_hand():
 @pytest.fixture
 def folder(tmp_path):
     networks = {"global": {"w": torch.arange(3.0)}, "personal.site-1": {"w": torch.ones(3)}}
-    manifest = {"sites": ["site-1"], "gamma": 0.5}
+    manifest = {"task": "retinal", "method": "fedsm", "selector": "none", "sites": ["site-1"], "gamma": 0.5}
     save_super_model(tmp_path / "super_model", small_settings(), manifest, networks, {"global": {"round": 7}})
     return tmp_path / "super_model"
 
@@ -33,7 +33,7 @@ def test_round_trip(folder):
     assert loaded.networks["global"]["w"].tolist() == [0, 1, 2]
     assert loaded.manifest["networks"]["global"]["round"] == 7
     assert sorted(p.name for p in folder.iterdir()) == [
-        "global.safetensors", "manifest.json", "personal.site-1.safetensors",
+        "MODEL_CARD.md", "global.safetensors", "manifest.json", "personal.site-1.safetensors",
     ]  # fmt: skip
 
 

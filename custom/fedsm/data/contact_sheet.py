@@ -59,12 +59,12 @@ def write_contact_sheet(
     draw = ImageDraw.Draw(sheet)
     counts = f"{len(rows)} of {len(pairs)} images" + (", orange: named in the report" if marked else "")
     _draw_title(draw, site, task, counts, width)
-    font = _font(14)
+    small = font(14)
     for place, (tile, caption) in enumerate(tiles):
         x, y = GAP + place % columns * (TILE + GAP), HEADER + place // columns * tall
         sheet.paste(tile, (x + (TILE - tile.width) // 2, y))
         ink = _NOTED if rows[place] in marked else _INK
-        draw.text((x, y + tall - CAPTION - GAP + 4), _fit(draw, caption, font, TILE), ink, font)
+        draw.text((x, y + tall - CAPTION - GAP + 4), _fit(draw, caption, small, TILE), ink, small)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         sheet.save(out, "PNG")
@@ -92,7 +92,7 @@ def _draw_tile(pair: Pair, site: str, task: TaskSettings) -> tuple[Image.Image, 
     if loaded is None:
         kind = next(kind for kind in KINDS if notes.get(kind))
         tile = Image.new("RGB", (TILE, TILE // 2), _FRAME)
-        ImageDraw.Draw(tile).text((GAP, TILE // 4), KINDS[kind][1], COLOURS[3], _font(14))
+        ImageDraw.Draw(tile).text((GAP, TILE // 4), KINDS[kind][1], COLOURS[3], font(14))
         return tile, printable(pair.stem)
     image, mask = loaded
     covered = (~np.isin(mask, task.background)).sum(axis=(1, 2))
@@ -119,7 +119,7 @@ def _colours(task: TaskSettings) -> list[tuple[int, int, int]]:
 
 
 def _draw_title(draw: ImageDraw.ImageDraw, site: str, task: TaskSettings, counts: str, width: int) -> None:
-    big, small = _font(22), _font(14)
+    big, small = font(22), font(14)
     draw.text((GAP, 8), _fit(draw, printable(site), big, width - 2 * GAP), _INK, big)
     x = float(GAP)
     for colour, name in zip(_colours(task), task.labels, strict=True):
@@ -129,7 +129,8 @@ def _draw_title(draw: ImageDraw.ImageDraw, site: str, task: TaskSettings, counts
     draw.text((x, 39), f"task {task.name}, {counts}, brightness stretched", _QUIET, small)
 
 
-def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    """DejaVu Sans, or what pillow has."""
     try:
         return ImageFont.truetype("DejaVuSans.ttf", size)  # more of Unicode than pillow's own, where it is installed
     except OSError:

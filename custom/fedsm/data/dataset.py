@@ -174,7 +174,7 @@ def _decode(pairs: list[Pair], site: str, settings: JobSettings, workers: int) -
         waiting = deque()
         try:
             for pair in pairs:
-                waiting.append(pool.submit(_load_pair, pair, site, settings))
+                waiting.append(pool.submit(load_pair, pair, site, settings))
                 if len(waiting) == 2 * workers:
                     yield waiting.popleft().result()
                     bar.update()
@@ -186,7 +186,12 @@ def _decode(pairs: list[Pair], site: str, settings: JobSettings, workers: int) -
                 future.cancel()
 
 
-def _load_pair(pair: Pair, site: str, settings: JobSettings) -> tuple[torch.Tensor, torch.Tensor]:
+def load_pair(pair: Pair, site: str, settings: JobSettings) -> tuple[torch.Tensor, torch.Tensor]:
+    """One pair of a site's files to tensors; see `to_tensors`.
+
+    Raises:
+        UserError: naming the site and the file.
+    """
     try:
         return to_tensors(*read_pair(pair, site, settings.task), settings.task, settings.size)
     except IntensityError as e:

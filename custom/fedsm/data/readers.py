@@ -117,6 +117,18 @@ def _read_volume(path: Path) -> np.ndarray:
     return np.ascontiguousarray(array.transpose(2, 1, 0)[:, ::-1])[..., None]
 
 
+def pixel_spacing(path: Path) -> tuple[float, float] | None:
+    """Millimetres from row to row and from column to column of a volume's slices, as `read` turns them.
+
+    None for a picture: its file knows of no millimetres that could be trusted.
+    """
+    if suffix(path) not in VOLUMES:
+        return None
+    header = nibabel.load(path)
+    x, y, _ = voxel_sizes(header.affine @ inv_ornt_aff(io_orientation(header.affine), (*header.shape, 1, 1)[:3]))
+    return float(y), float(x)
+
+
 def grid_difference(image: Path, mask: Path) -> str | None:
     """How the voxels of two volumes of one size lie apart, or None; from the headers alone.
 

@@ -54,7 +54,7 @@ def split_by_patient(patients: list[str], seed: int, site: str) -> dict[str, lis
 
 
 def split_site(
-    stems: list[str], patients: list[str], seed: int, site: str, folder: Path, state: Path | None
+    stems: list[str], patients: list[str], seed: int, site: str, folder: Path, state: Path | None, write: bool = True
 ) -> dict[str, list[int]]:
     """The split of a site's files: the one written down, or a new one.
 
@@ -65,6 +65,7 @@ def split_site(
         site: the site's name.
         folder: the site's data folder, whose `splits.json` is taken as it is.
         state: where a drawn split is written and found again; None draws it anew.
+        write: whether the split is written there; a reader of a finished run leaves it as it is.
 
     Returns:
         part -> indices into `stems`.
@@ -89,10 +90,11 @@ def split_site(
         if stem not in known:  # came later: its patient's part, or one drawn for a new patient
             share = derive_seed(seed, site, patient) % 4
             parts[part_of.setdefault(patient, PARTS[max(0, share - 1)])].append(stem)
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    partial = kept.with_suffix(f".{os.getpid()}")
-    partial.write_text(json.dumps(parts, indent=1), encoding="utf-8")  # ASCII: a name may be no text in any encoding
-    os.replace(partial, kept)
+    if write:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        partial = kept.with_suffix(f".{os.getpid()}")
+        partial.write_text(json.dumps(parts, indent=1), encoding="utf-8")  # ASCII: a name may be no text anywhere
+        os.replace(partial, kept)
     present = set(stems)
     return _indices({p: [s for s in parts[p] if s in present] for p in PARTS}, stems, patients, kept, site)
 

@@ -15,6 +15,38 @@ from fedsm.tracks import build_inference_selector
 from fedsm.tracks.base import DIRECT, MIXTURE, THRESHOLD, Batch, Tensors
 
 
+class Candidates:
+    """The networks that may become a super model, ready to look at images.
+
+    Args:
+        settings: the job's settings.
+        sites: names of all sites, in index order.
+        tensors: model name (`global`, `personal.<site>`, `selector`) -> tensors.
+        device: where to compute.
+
+    Attributes:
+        nets: model name -> U-Net.
+        order: the models as a selector numbers them: the global one, then each site's.
+        selector: the selector, or None where there is none or a model that it may choose is missing.
+        rule: how the selector is read; None without one.
+    """
+
+    def __init__(self, settings: JobSettings, sites: list[str], tensors: dict[str, Tensors], device: torch.device):
+        self.nets = {name: build_unet(settings.task) for name in tensors if name != "selector"}
+        for name, net in self.nets.items():
+            net.load_state_dict(tensors[name])
+            net.to(device).eval()
+        self.order = [GLOBAL, *map(personal, sites)]
+        self.selector = None
+        if "selector" in tensors and not set(self.order) - set(self.nets):
+            self.selector = build_inference_selector(settings, len(sites), tensors["selector"], device)
+        self.rule = getattr(self.selector, "rule", THRESHOLD) if self.selector else None
+
+    def logits(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Model name -> (B, L, H, W) outputs."""
+        return {name: net(images) for name, net in self.nets.items()}
+
+
 @torch.no_grad()
 def evaluate_candidates(
     settings: JobSettings,
@@ -41,21 +73,15 @@ def evaluate_candidates(
         argmax: model's site (`global` for the global model) -> images for which it was the selector's first choice.
     """
     labels = list(settings.task.labels)
-    nets = {name: build_unet(settings.task) for name in candidates if name != "selector"}
-    for name, net in nets.items():
-        net.load_state_dict(candidates[name])
-        net.to(device).eval()
-    order = [GLOBAL, *map(personal, sites)]
-    selection = None
-    if "selector" in candidates and not set(order) - set(nets):
-        selector = build_inference_selector(settings, len(sites), candidates["selector"], device)
-        selection = _Selection(settings, selector, sites)
-    dice: dict[str, list[torch.Tensor]] = {name: [] for name in nets}
+    models = Candidates(settings, sites, candidates, device)
+    selection = _Selection(settings, models.selector, sites) if models.selector else None
+    dice: dict[str, list[torch.Tensor]] = {name: [] for name in models.nets}
     for images, truth in batches():
-        logits = {name: net(images) for name, net in nets.items()}
+        logits = models.logits(images)
         for name, values in logits.items():
             dice[name].append(dice_per_image(values > 0, truth > 0))
         if selection:
+            order = models.order
             selection.add(images, truth, torch.stack([logits[n] for n in order]), [dice[n][-1] for n in order])
     scores = {name: torch.cat(parts) for name, parts in dice.items()}
 

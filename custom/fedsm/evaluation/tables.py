@@ -21,7 +21,7 @@ def dice_table(results: dict) -> str:
     accuracy = test.get("selector_accuracy")
     header = ["test Dice", *sites, "client avg", "global", *(["selector acc."] if accuracy else [])]
     rows = [header]
-    for title, key in _titles(results):
+    for title, key in row_titles(results):
         if key in test:
             t = test[key]
             dice = [*(t["per_site"][s] for s in sites), t["client_avg"], t["global"]]
@@ -42,7 +42,7 @@ def dice_table(results: dict) -> str:
     return "\n".join([title, "", *lines])
 
 
-def _titles(results: dict) -> list[tuple[str, str]]:
+def row_titles(results: dict) -> list[tuple[str, str]]:
     """A row's title and its key in `test`; a method that is not known goes by its own name."""
     method = results["method"]
     kind = results.get("settings", {}).get("tracks", {}).get("global", {}).get("kind", "fedavg")

@@ -269,7 +269,7 @@ class FedSMController(Controller):
         return best_models(self._tracks, self._record, self._checkpoints)
 
     def _write(self, candidates: dict[str, Tensors], summary: dict, answers: Answers) -> None:
-        write_super_model(self._folder, self._job, self._record, self._tracks, candidates, summary)
+        write_super_model(self._folder, self._job, self._record, self._tracks, candidates, summary, self._record.images)
         measured = measurements(self._record, self._started, self._start_rss)
         measured["wire"] |= {"evaluation_down_bytes": answers.down}
         measured["missing_in_evaluation"] = answers.missing

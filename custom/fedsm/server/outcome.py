@@ -53,11 +53,12 @@ def _common(job: JobSettings, record: RunRecord, tracks: dict[str, ServerTrack],
 
 def write_super_model(
     folder: Path, job: JobSettings, record: RunRecord, tracks: dict[str, ServerTrack], models: dict[str, Tensors],
-    summary: dict,
+    summary: dict, images: dict[str, dict[str, int]],
 ) -> None:  # fmt: skip
-    """Writes `super_model/` to the run's folder."""
+    """Writes `super_model/` to the run's folder; `images` counts each site's parts."""
     notes = {model: {"round": b["round"], "validation_score": b["score"]} for model, b in record.best.items()}
     manifest = _common(job, record, tracks, summary) | {"labels": list(job.task.labels), "versions": versions()}
+    manifest |= {"images": images, "scores": summary["test"]}
     save_super_model(folder / "super_model", job, manifest, models, notes)
 
 

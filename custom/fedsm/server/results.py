@@ -104,6 +104,7 @@ def summarize(evaluations: dict[str, dict], settings: JobSettings, sites: list[s
             "per_site": {s: hits.get(s) for s in sites},
             "mean": sum(hits.values()) / len(hits),
         }
+        test["first_choice"] = {site: t["argmax"] for site, t in tests.items()}
         test["selection_frequency"] = {
             site: {model: n / t["images"] for model, n in t["gammas"][row]["selected"].items()}
             for site, t in tests.items()

@@ -2,6 +2,7 @@
 
 super_model/
   manifest.json
+  MODEL_CARD.md
   global.safetensors  personal.<site>.safetensors ...  selector.safetensors
 """
 
@@ -21,6 +22,7 @@ from safetensors.torch import load_file, save_file
 
 from fedsm.errors import UserError
 from fedsm.settings import JobSettings
+from fedsm.super_model.card import CARD, render_card
 from fedsm.tracks.base import Tensors
 
 FORMAT = "fedsm-super-model/1"
@@ -44,7 +46,8 @@ def save_super_model(
     Args:
         folder: `super_model/` of the run.
         settings: the job's settings, of which the architecture is built again.
-        manifest: sites, gamma, versions, scores; see the README.
+        manifest: task, method, selector, sites, gamma, labels, versions; `images` (site -> part -> count) and `scores`
+            (`test` of results.json) go to the model card as well. See the README.
         networks: model name -> tensors.
         notes: model name -> what else the manifest says of it (round, validation score).
     """
@@ -58,6 +61,7 @@ def save_super_model(
         entries[name] = {"file": file, "sha256": _digest(partial / file)} | notes.get(name, {})
     content = {"format": FORMAT, "settings": settings.to_dict()} | manifest | {"networks": entries}
     (partial / MANIFEST).write_text(json.dumps(content, indent=1))
+    (partial / CARD).write_text(render_card(content), encoding="utf-8")
     if folder.exists():
         shutil.rmtree(folder)
     os.replace(partial, folder)

@@ -115,3 +115,7 @@ class StatisticsSelector:
     def probabilities(self, images: torch.Tensor) -> torch.Tensor:
         """(B, C, H, W) images to (B, K) probabilities of the sites, on the CPU."""
         return self.judge(images)[0]
+
+    def features(self, images: torch.Tensor) -> torch.Tensor:
+        """(B, C, H, W) images to (B, D), whitened: there the Mahalanobis distance is the plain one."""
+        return ((self.describe(images) - self._means[0]) / self._deviation) @ self._whiten.T

@@ -120,3 +120,8 @@ class NetworkSelector:
     def judge(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The probabilities, and None: a trained network cannot say how foreign an image is."""
         return self.probabilities(images), None
+
+    @torch.no_grad()
+    def features(self, images: torch.Tensor) -> torch.Tensor:
+        """(B, C, H, W) images to (B, F), what the network's last layer sees, on the CPU."""
+        return self.net.head[:-1](self.net.features(images)).cpu()

@@ -1,0 +1,96 @@
+"""A site's files one by one, as training saw them, with what a score needs to know of each: patient and spacing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from fedsm.data.dataset import load_pair
+from fedsm.data.patients import patients_of
+from fedsm.data.readers import pixel_spacing, read
+from fedsm.data.site_folder import Pair, list_pairs, site_folders
+from fedsm.data.split import PARTS, split_site
+from fedsm.errors import UserError
+from fedsm.settings import JobSettings
+
+ALL = "all"
+
+
+@dataclass
+class Case:
+    """One file: images (S, C, size, size) in 0..1 and labels (S, L, size, size) of its S slices.
+
+    Attributes:
+        stem: the file's name without its ending.
+        patient: whose it is.
+        part: train, validation or test; `all` where the site is not split.
+        images: its slices, resized as in training.
+        labels: their labels, uint8.
+        spacing: from row to row and from column to column of the resized slice: millimetres for a volume, pixels of
+            the file for a picture.
+        unit: `mm` or `px`.
+    """
+
+    stem: str
+    patient: str
+    part: str
+    images: torch.Tensor
+    labels: torch.Tensor
+    spacing: tuple[float, float]
+    unit: str
+
+
+class SiteCases:
+    """The files of one part of a site; walked as often as one likes.
+
+    Args:
+        folder: the site's folder.
+        site: its name.
+        settings: the job's settings.
+        part: train, validation, test, or `all` without a split.
+        state: the site's state folder, where the split of training was written down; None: it is drawn again. It is
+            only read.
+
+    Raises:
+        UserError: whatever is wrong with the folder.
+    """
+
+    def __init__(self, folder: Path, site: str, settings: JobSettings, part: str, state: Path | None = None):
+        self.site, self.part, self._settings = site, part, settings
+        pairs = list_pairs(folder, site)
+        stems = [p.stem for p in pairs]
+        patients = patients_of(folder, stems, settings.task.patient_pattern or None, site)
+        rows = range(len(pairs))
+        if part != ALL:
+            assert part in PARTS
+            rows = split_site(stems, patients, settings.seed, site, folder, state, write=False)[part]
+        self._files: list[tuple[Pair, str]] = [(pairs[i], patients[i]) for i in rows]
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __iter__(self) -> Iterator[Case]:
+        for pair, patient in self._files:
+            images, labels = load_pair(pair, self.site, self._settings)
+            height, width = read(pair.mask, self.site, mask=True).shape[1:3]
+            size, voxel = self._settings.size, pixel_spacing(pair.image)
+            row, column = voxel or (1.0, 1.0)
+            spacing = (row * height / size, column * width / size)
+            yield Case(pair.stem, patient, self.part, images, labels, spacing, "mm" if voxel else "px")
+
+
+def data_folders(root: Path) -> dict[str, Path]:
+    """Site name -> folder: the sub-folders of a data root, or the folder itself where it is one site's.
+
+    Raises:
+        UserError: neither.
+    """
+    if (root / "images").is_dir():
+        return {root.resolve().name: root}
+    names = site_folders(root)
+    if not names:
+        raise UserError(f"{root} holds no site: one folder a site, each with images/ and masks/")
+    return {name: root / name for name in names}

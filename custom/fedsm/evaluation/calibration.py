@@ -1,0 +1,38 @@
+"""Whether a selector is right, and whether it knows when it is.
+
+confidence c(x) = max yhat(x),  right(x) = whether argmax yhat(x) is the image's own site
+bin b holds the images with c in (b/B, (b+1)/B]
+ECE = sum_b n_b / n |mean right of b - mean c of b|        expected calibration error (Naeini et al., 2015)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+BINS = 10
+
+
+def reliability(confidence: np.ndarray, right: np.ndarray, bins: int = BINS) -> dict:
+    """The reliability diagram's numbers.
+
+    Args:
+        confidence: (N,) in [0, 1].
+        right: (N,) boolean.
+        bins: how many, of equal width.
+
+    Returns:
+        `bins`: a row a bin with `low`, `high`, `images`, and where it holds any `confidence` and `accuracy`;
+        `ece`; `accuracy` and `confidence` over all images.
+    """
+    confidence, right = np.asarray(confidence, np.float64), np.asarray(right, bool)
+    # float32 probabilities: 0.3 is 0.30000001, which must not move to the bin above
+    index = np.clip(np.ceil(np.round(confidence * bins, 6)) - 1, 0, bins - 1).astype(int)
+    rows, ece = [], 0.0
+    for b in range(bins):
+        inside = index == b
+        row = {"low": b / bins, "high": (b + 1) / bins, "images": int(inside.sum())}
+        if row["images"]:
+            row |= {"confidence": float(confidence[inside].mean()), "accuracy": float(right[inside].mean())}
+            ece += row["images"] / len(confidence) * abs(row["accuracy"] - row["confidence"])
+        rows.append(row)
+    return {"bins": rows, "ece": float(ece), "accuracy": float(right.mean()), "confidence": float(confidence.mean())}

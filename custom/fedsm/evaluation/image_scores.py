@@ -1,0 +1,91 @@
+"""What every candidate makes of every image of a site: the raw material of `fedsm evaluate` and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+
+from fedsm.data.cases import Case
+from fedsm.evaluation.candidates import Candidates
+from fedsm.evaluation.metrics import METRICS, metrics_per_image
+from fedsm.super_model.inference import mix, select
+from fedsm.tracks.base import DIRECT, MIXTURE, THRESHOLD
+
+SUPER = "super_model"
+
+
+@dataclass
+class ImageScores:
+    """The N images (slices) of a site, in the order of the files.
+
+    Attributes:
+        patients: the patient of each image.
+        order: the models as a selector numbers them.
+        rule: how the selector is read; None without one.
+        scores: model name -> metric -> (N, L).
+        yhat: (N, K), or (N, K + 1) for a selector of all models; None without one.
+        unit: of the distances.
+    """
+
+    patients: list[str]
+    order: list[str]
+    rule: str | None
+    scores: dict[str, dict[str, torch.Tensor]]
+    yhat: torch.Tensor | None
+    unit: str
+
+    def __len__(self) -> int:
+        return len(self.patients)
+
+    def first_choice(self) -> torch.Tensor:
+        """(N,) the most probable model's number in `order`."""
+        return self.yhat.argmax(1) + (0 if self.rule == DIRECT else 1)
+
+    def chosen(self, gamma: float | None) -> torch.Tensor:
+        """(N,) the number in `order` of the model that Algorithm 2 takes."""
+        return select(self.yhat, gamma) if self.rule == THRESHOLD else self.first_choice()
+
+    def of_super_model(self, gamma: float | None) -> dict[str, torch.Tensor]:
+        """Metric -> (N, L) of Algorithm 2 at a threshold; a mixture has its own scores, whatever the threshold."""
+        if self.rule == MIXTURE:
+            return self.scores[SUPER]
+        chosen, rows = self.chosen(gamma), torch.arange(len(self))
+        return {m: torch.stack([self.scores[name][m] for name in self.order])[chosen, rows] for m in METRICS}
+
+
+@torch.no_grad()
+def score_images(
+    models: Candidates, cases: Iterable[Case], batch_size: int, device: torch.device, done: Callable[[], object]
+) -> ImageScores:
+    """Walks the files of a site once.
+
+    Args:
+        models: the networks.
+        cases: the files.
+        batch_size: slices at once.
+        device: where to compute.
+        done: called after each file.
+    """
+    names = [*models.nets, *([SUPER] if models.rule == MIXTURE else [])]
+    scores: dict[str, dict[str, list]] = {name: {m: [] for m in METRICS} for name in names}
+    patients, yhat, units = [], [], set()
+    for case in cases:
+        for images, labels in zip(case.images.split(batch_size), case.labels.split(batch_size), strict=True):
+            images, truth = images.to(device), labels > 0
+            logits = models.logits(images)
+            masks = {name: values > 0 for name, values in logits.items()}
+            if models.selector:
+                yhat.append(models.selector.probabilities(images))
+            if models.rule == MIXTURE:
+                masks[SUPER] = mix(yhat[-1], torch.stack([logits[n] for n in models.order[1:]])) > 0.5
+            for name, mask in masks.items():
+                for metric, values in metrics_per_image(mask, truth, case.spacing).items():
+                    scores[name][metric].append(values)
+        patients += [case.patient] * len(case.images)
+        units.add(case.unit)
+        done()
+    joined = {name: {m: torch.cat(parts) for m, parts in by.items()} for name, by in scores.items()}
+    unit = units.pop() if len(units) == 1 else "px or mm"
+    return ImageScores(patients, models.order, models.rule, joined, torch.cat(yhat) if yhat else None, unit)

@@ -1,0 +1,66 @@
+"""The loss around a trained model, along random directions: how sharp is the place that training found?
+
+    L(a; d) = mean Dice loss of f(w + a d) over some images,  |d| = 1
+
+with d drawn from a normal distribution and divided by its norm over all weights (the paper's unit vectors; not
+normalised by filter). Networks of one size share the same directions, so that their curves can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from monai.losses import DiceLoss
+
+from fedsm.nets import build_unet
+from fedsm.settings import TaskSettings
+from fedsm.tracks.base import Batch, Tensors
+
+DIRECTIONS = 10
+
+
+def unit_directions(weights: Tensors, seed: int, count: int = DIRECTIONS) -> list[Tensors]:
+    """Random directions in the space of the weights, each of norm 1 over all of them."""
+    generator = torch.Generator().manual_seed(seed)
+    directions = []
+    for _ in range(count):
+        drawn = {k: torch.randn(v.shape, generator=generator, dtype=torch.float64) for k, v in weights.items()}
+        norm = sum(d.square().sum() for d in drawn.values()).sqrt()
+        directions.append({k: (d / norm).to(weights[k].dtype) for k, d in drawn.items()})
+    return directions
+
+
+def norm_of(weights: Tensors) -> float:
+    """The Euclidean norm over all weights."""
+    return float(sum(v.double().square().sum() for v in weights.values()).sqrt())
+
+
+@torch.no_grad()
+def loss_surface(
+    task: TaskSettings, weights: Tensors, batch: Batch, steps: list[float], seed: int, done: Callable[[], object]
+) -> torch.Tensor:
+    """The loss at every step along every direction.
+
+    Args:
+        task: whose U-Net it is.
+        weights: the trained ones.
+        batch: images and labels, seen at once.
+        steps: distances from the trained weights.
+        seed: of the directions.
+        done: called after each loss.
+
+    Returns:
+        (directions, steps).
+    """
+    net, loss = build_unet(task).eval(), DiceLoss(sigmoid=True)
+    images, labels = batch
+    rows = []
+    for direction in unit_directions(weights, seed):
+        row = []
+        for step in steps:
+            net.load_state_dict({k: v + step * direction[k] for k, v in weights.items()})
+            row.append(loss(net(images), labels.float()).item())
+            done()
+        rows.append(row)
+    return torch.tensor(rows)

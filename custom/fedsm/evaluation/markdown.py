@@ -1,0 +1,107 @@
+"""An evaluation as tables that a person reads, in the terminal and in Markdown, and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+from fedsm.evaluation.evaluate import MEAN, OWN
+from fedsm.evaluation.image_scores import SUPER
+from fedsm.evaluation.metrics import DICE, HD95, METRICS, TITLES
+from fedsm.super_model.inference import GLOBAL
+
+ROWS = {SUPER: "super model", OWN: "personal, own site", GLOBAL: "global"}
+
+
+def markdown_table(rows: list[list[str]]) -> str:
+    """A Markdown table whose columns also line up as plain text; the first row is its head."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+
+    def line(cells: list[str]) -> str:
+        padded = [c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True))]
+        return f"| {' | '.join(padded)} |"
+
+    rule = [("-" * w) if i == 0 else "-" * (w - 1) + ":" for i, w in enumerate(widths)]
+    return "\n".join([line(rows[0]), line(rule), *map(line, rows[1:])])
+
+
+def interval_text(value: dict, metric: str) -> str:
+    """`0.912 (0.88-0.94)`; distances with one digit."""
+    digits = 1 if metric == HD95 else 3
+    mean = f"{value['mean']:.{digits}f}"
+    return mean if value["low"] is None else f"{mean} ({value['low']:.{digits}f}-{value['high']:.{digits}f})"
+
+
+def score_table(evaluation: dict, metric: str, label: str = MEAN) -> str:
+    """Super model, own models and global model: a column a site, then the two averages."""
+    sites = list(evaluation["images"])
+    unit = _unit(evaluation) if metric == HD95 else ""
+    rows = [[f"{TITLES[metric]}{unit}", *sites, "client avg", "global"]]
+    for key, title in ROWS.items():
+        if by_site := evaluation["models"].get(key):
+            cells = [interval_text(by_site[s][metric][label], metric) if s in by_site else "-" for s in sites]
+            average = evaluation["averages"][key][metric][label]
+            cells += [interval_text(average[k], metric) for k in ("client_avg", "global")]
+            rows.append([title, *cells])
+    return markdown_table(rows)
+
+
+def evaluation_markdown(evaluation: dict) -> str:
+    """The whole evaluation."""
+    about, sites = evaluation["super_model"], list(evaluation["images"])
+    gamma = "" if about["gamma"] is None else f", gamma {about['gamma']:g}"
+    images = ", ".join(f"{s} {evaluation['images'][s]} ({evaluation['patients'][s]} patients)" for s in sites)
+    boot = evaluation["bootstrap"]
+    text = [
+        f"# {about['method']} on {about['task']}: {evaluation['part']} images",
+        f"Selector {about['selector']}{gamma}. Images: {images}.",
+        f"Intervals: {boot['level']:.0%}, bootstrap by patient, {boot['draws']} draws. An image with neither truth nor"
+        " prediction counts Dice 1, IoU 1, HD95 0; with only one of them 0, 0 and the image's diagonal.",
+    ]
+    text += [score_table(evaluation, metric) for metric in METRICS]
+    if len(evaluation["labels"]) > 1:
+        for label in evaluation["labels"]:
+            text += [f"## {label}", *(score_table(evaluation, metric, label) for metric in METRICS)]
+    candidates = [m for m in evaluation["models"] if m not in (SUPER, OWN)]
+    matrix = [["Dice", *sites]]
+    matrix += [[m, *(f"{evaluation['models'][m][s][DICE][MEAN]['mean']:.3f}" for s in sites)] for m in candidates]
+    text += ["## Every model on every site", markdown_table(matrix)]
+    if evaluation["gammas"]:
+        sweep = [["gamma", *sites, "client avg", "global", "sent to the global model"]]
+        for row in evaluation["gammas"]:
+            values = [*(row["per_site"][s] for s in sites), row["client_avg"], row["global"]]
+            sweep.append([f"{row['gamma']:g}", *(f"{v:.3f}" for v in values), str(row["selected"][GLOBAL])])
+        text += ["## Dice at every gamma", markdown_table(sweep)]
+    for key, title in (("selected", "Models that were used"), ("confusion", "The selector's first choice")):
+        if evaluation[key]:
+            columns = list(next(iter(evaluation[key].values())))
+            counts = [[s, *(str(row[c]) for c in columns)] for s, row in evaluation[key].items()]
+            text += [f"## {title}, images", markdown_table([["images of", *columns], *counts])]
+    if found := evaluation["reliability"]:
+        rows = [["confidence", "images", "mean confidence", "accuracy"]]
+        for b in found["bins"]:
+            seen = [f"{b['confidence']:.3f}", f"{b['accuracy']:.3f}"] if b["images"] else ["-", "-"]
+            rows.append([f"{b['low']:.1f}-{b['high']:.1f}", str(b["images"]), *seen])
+        title = f"## Calibration of the selector: accuracy {found['accuracy']:.3f}, ECE {found['ece']:.3f}"
+        text += [title, markdown_table(rows)]
+    return "\n\n".join(text) + "\n"
+
+
+def evaluation_csv(evaluation: dict) -> str:
+    """A row a model, site, metric and label."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["model", "site", "metric", "label", "mean", "low", "high", "images", "patients", "unit"])
+    for model, by_site in evaluation["models"].items():
+        for site, metrics in by_site.items():
+            unit = evaluation["unit"][site]
+            for metric, labels in metrics.items():
+                for label, v in labels.items():
+                    numbers = ["" if v[k] is None else f"{v[k]:.6f}" for k in ("mean", "low", "high")]
+                    counts = [evaluation["images"][site], evaluation["patients"][site]]
+                    writer.writerow([model, site, metric, label, *numbers, *counts, unit if metric == HD95 else ""])
+    return out.getvalue()
+
+
+def _unit(evaluation: dict) -> str:
+    return f" [{'/'.join(sorted(set(evaluation['unit'].values())))}]"

@@ -1,0 +1,69 @@
+"""Dice, IoU and the 95 % Hausdorff distance of each image and label.
+
+What an empty mask counts, P being the prediction and T the truth:
+
+                    Dice   IoU   HD95
+    P and T empty     1      1   0
+    one of them       0      0   the image's diagonal, the largest distance that there is
+
+So a missed object is counted and no image is left out of a mean.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import warnings
+
+import torch
+
+from fedsm.errors import UserError
+from fedsm.evaluation.dice import dice_per_image
+
+METRICS = (DICE, IOU, HD95) = ("dice", "iou", "hd95")
+TITLES = {DICE: "Dice", IOU: "IoU", HD95: "HD95"}
+
+
+def check_metrics() -> None:
+    """Refuses to start where MONAI's Hausdorff distance cannot be computed.
+
+    Raises:
+        UserError: scipy is missing.
+    """
+    if importlib.util.find_spec("scipy") is None:
+        raise UserError("the Hausdorff distance needs scipy: pip install 'fedsm[report]'")
+
+
+def metrics_per_image(
+    prediction: torch.Tensor, truth: torch.Tensor, spacing: tuple[float, float]
+) -> dict[str, torch.Tensor]:
+    """All metrics of a batch.
+
+    Args:
+        prediction: (B, L, H, W) boolean.
+        truth: (B, L, H, W) boolean.
+        spacing: from row to row and from column to column, in the unit that the distance shall have.
+
+    Returns:
+        metric -> (B, L) float tensor on the CPU.
+    """
+    from monai.metrics import compute_iou
+
+    prediction, truth = prediction.cpu(), truth.cpu()
+    iou = compute_iou(prediction.float(), truth.float(), ignore_empty=False)
+    return {DICE: dice_per_image(prediction, truth), IOU: iou, HD95: _hd95(prediction, truth, spacing)}
+
+
+def _hd95(prediction: torch.Tensor, truth: torch.Tensor, spacing: tuple[float, float]) -> torch.Tensor:
+    from monai.metrics import compute_hausdorff_distance
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of empty masks: they are defined above
+        distance = compute_hausdorff_distance(
+            prediction, truth, include_background=True, percentile=95, spacing=list(spacing)
+        )
+    filled, wanted = prediction.flatten(2).any(-1), truth.flatten(2).any(-1)
+    height, width = truth.shape[-2:]
+    diagonal = math.hypot((height - 1) * spacing[0], (width - 1) * spacing[1])
+    distance = torch.where(filled & wanted, distance, torch.full_like(distance, diagonal))
+    return torch.where(filled | wanted, distance, torch.zeros_like(distance))

@@ -1,0 +1,121 @@
+"""The report's tables: settings, Dice with the best in bold, intervals, costs."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from fedsm.evaluation.evaluate import MEAN, OWN
+from fedsm.evaluation.figures import bytes_a_round
+from fedsm.evaluation.image_scores import SUPER
+from fedsm.evaluation.markdown import ROWS, interval_text
+from fedsm.evaluation.metrics import HD95, METRICS, TITLES
+from fedsm.evaluation.page import table
+from fedsm.evaluation.runs import Run
+from fedsm.evaluation.tables import row_titles
+
+_DASH = "–"
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    return _DASH if value is None else f"{value:.{digits}f}"
+
+
+def settings_table(runs: list[Run]) -> str:
+    """What each run was."""
+    head = [
+        "run",
+        "method",
+        "tracks",
+        "lam",
+        "gamma",
+        "rounds",
+        "seed",
+        "size",
+        "batch",
+        "lr",
+        "images (train / validation / test)",
+    ]
+    rows = []
+    for run in runs:
+        r, job = run.results, run.results["settings"]
+        tracks = ", ".join(spec["kind"] for spec in job["tracks"].values())
+        counts = [sum(n[part] for n in r["images"].values()) for part in ("train", "validation", "test")]
+        lam, gamma = (_DASH if v is None else f"{v:g}" for v in (r["lam"], r["gamma"]))
+        rows.append([run.name, r["method"], tracks, lam, gamma, str(r["rounds"]), str(r["seed"]), f"{job['size']} px",
+                     str(job["batch_size"]), f"{job['lr']:g}", " / ".join(map(str, counts))])  # fmt: skip
+    return table(head, rows, "the runs")
+
+
+def dice_rows(runs: list[Run], sites: list[str]) -> tuple[list[list[str]], set[tuple[int, int]]]:
+    """Rows of the Dice table and the (row, column) of the best of each column; a centralized run does not compete."""
+    rows, values = [], []
+    for run in runs:
+        for title, key in row_titles(run.results):
+            if found := run.results["test"].get(key):
+                dice = [*(found["per_site"].get(s) for s in sites), found["client_avg"], found["global"]]
+                label = f"{run.name}: {title}" if len(runs) > 1 else title
+                rows.append([label, *map(number, dice)])
+                values.append([None] * len(dice) if run.is_centralized else dice)
+    bold = set()
+    for j in range(len(sites) + 2):
+        column = [row[j] for row in values if row[j] is not None]
+        bold |= {(i, j + 1) for i, row in enumerate(values) if column and row[j] == max(column)}
+    return rows, bold
+
+
+def dice_table(runs: list[Run], sites: list[str]) -> str:
+    """Test Dice, the best of each column in bold."""
+    rows, bold = dice_rows(runs, sites)
+    note = "; centralized training, which no federation may have, does not compete" if any(
+        r.is_centralized for r in runs
+    ) else ""  # fmt: skip
+    return table(
+        ["test Dice", *sites, "client avg", "global"], rows, f"mean Dice of test images, best in bold{note}", bold
+    )
+
+
+def interval_table(name: str, evaluation: dict) -> str:
+    """Every metric with its interval."""
+    sites = list(evaluation["images"])
+    rows = []
+    for metric in METRICS:
+        unit = f" [{'/'.join(sorted(set(evaluation['unit'].values())))}]" if metric == HD95 else ""
+        labels = evaluation["labels"] if len(evaluation["labels"]) > 1 else []
+        for label in [MEAN, *labels]:
+            for key in (SUPER, OWN, "global"):
+                if by_site := evaluation["models"].get(key):
+                    average = evaluation["averages"][key][metric][label]
+                    found = [by_site[s][metric][label] if s in by_site else None for s in sites]
+                    cells = [_DASH if v is None else interval_text(v, metric) for v in found]
+                    cells += [interval_text(average[k], metric) for k in ("client_avg", "global")]
+                    of = f", {label}" if label != MEAN else ""
+                    rows.append([f"{TITLES[metric]}{unit}{of}: {ROWS[key]}", *cells])
+    boot = evaluation["bootstrap"]
+    caption = f"{name}: {boot['level']:.0%} intervals, bootstrap by patient, {boot['draws']} draws"
+    return table(["", *sites, "client avg", "global"], rows, caption)
+
+
+def cost_table(runs: list[Run]) -> str:
+    """Time and bytes."""
+    head = ["run", "rounds", "total", "median round", "down a round", "up a round", "all rounds", "answers missing"]
+    rows = []
+    for run in runs:
+        seconds, history = run.results["seconds"], run.history()
+        down, up = (bytes_a_round(run, key) for key in ("down_bytes", "up_bytes"))
+        missing = sum(len(row["missing"]) for row in history)
+        rows.append([
+            run.name, str(len(history)), f"{seconds['total'] / 60:.1f} min", f"{median(seconds['round']):.1f} s",
+            _mega(median(down)), _mega(median(up)), _mega(sum(down) + sum(up)), str(missing),
+        ])  # fmt: skip
+    return table(head, rows, "cost; bytes of all sites together")
+
+
+def failure_table(run: Run) -> str:
+    """Who did not answer, when and why; empty where all did."""
+    rows = [[str(row["round"]), site, why] for row in run.history() for site, why in row["missing"].items()]
+    rows += [["evaluation", site, why] for site, why in run.results.get("missing_in_evaluation", {}).items()]
+    return table(["round", "site", "why"], rows, f"{run.name}: answers that did not come") if rows else ""
+
+
+def _mega(count: float) -> str:
+    return f"{count / 1e6:,.1f} MB"

@@ -1,0 +1,95 @@
+"""What the report reads of a run's folder, and under which name it shows the run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedsm.errors import UserError
+
+CENTRALIZED = "centralized"
+
+
+@dataclass
+class Run:
+    """A finished run.
+
+    Attributes:
+        name: the end of its folder's path, as long as it takes to tell the runs apart.
+        folder: where it lies; never shown.
+        results: its results.json.
+        data: the data root that it was trained on, where this machine still has it.
+    """
+
+    name: str
+    folder: Path
+    results: dict
+    data: Path | None
+
+    @property
+    def sites(self) -> list[str]:
+        return self.results["sites"]
+
+    @property
+    def is_centralized(self) -> bool:
+        return self.results["method"] == CENTRALIZED
+
+    def history(self) -> list[dict]:
+        """A row a round; a centralized run's epochs in the same form, with a score and nothing else."""
+        rows = self.results["validation"]["history"]
+        if self.is_centralized:
+            return [{"round": i + 1, "score": {"global": score}} for i, score in enumerate(rows)]
+        return rows
+
+    def stored_evaluation(self) -> dict | None:
+        """The run's evaluation.json (`fedsm evaluate RUN/super_model DATA -o RUN`), if it is of this run."""
+        try:
+            evaluation = json.loads((self.folder / "evaluation.json").read_text())
+            same = evaluation["super_model"]["run_id"] == self.results.get("run_id") and evaluation["part"] == "test"
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return evaluation if same else None
+
+
+def open_runs(folders: list[Path], data: Path | None) -> list[Run]:
+    """Reads the runs.
+
+    Args:
+        folders: the runs' folders.
+        data: the data root; None: each run's own.
+
+    Raises:
+        UserError: a folder without results, or given twice.
+    """
+    folders = [folder.resolve() for folder in folders]
+    if len(set(folders)) < len(folders):
+        raise UserError(f"{next(f for f in folders if folders.count(f) > 1)} is given twice; name each run once")
+    return [_open(folder, name, data) for folder, name in zip(folders, short_names(folders), strict=True)]
+
+
+def short_names(folders: list[Path]) -> list[str]:
+    """The last parts of the paths that make them different, without a common end (`A/seed-0`, `B/seed-0`: A, B)."""
+    while len(folders) > 1 and len({f.name for f in folders}) == 1:
+        folders = [f.parent for f in folders]
+    for length in range(1, max(len(f.parts) for f in folders)):
+        names = ["/".join(f.parts[-length:]) for f in folders]
+        if len(set(names)) == len(names):
+            break
+    return names
+
+
+def _open(folder: Path, name: str, data: Path | None) -> Run:
+    try:
+        results = json.loads((folder / "results.json").read_text())
+        results["test"], results["validation"]["history"], results["sites"], results["settings"]  # noqa: B018
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise UserError(
+            f"{folder} holds no finished run (results.json: {e}); name a folder that `fedsm run` wrote"
+        ) from e
+    if data is None:
+        try:
+            data = Path(json.loads((folder / "run.json").read_text())["data"])
+        except (OSError, ValueError, KeyError, TypeError):
+            data = None
+    return Run(name, folder, results, data if data and data.is_dir() else None)

@@ -1,0 +1,136 @@
+"""What the report computes from weights and images: scores of each image, t-SNE, loss surfaces, overlays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import islice
+
+import numpy as np
+import torch
+
+from fedsm.data.cases import Case, SiteCases
+from fedsm.evaluation.candidates import Candidates
+from fedsm.evaluation.image_scores import ImageScores
+from fedsm.evaluation.loss_surface import DIRECTIONS, loss_surface, norm_of
+from fedsm.evaluation.metrics import DICE
+from fedsm.evaluation.overlays import Shown, pick
+from fedsm.evaluation.tsne import tsne
+from fedsm.super_model.artefact import SuperModelFiles
+from fedsm.super_model.inference import GLOBAL, mix, personal
+from fedsm.tracks.base import MIXTURE, Batch
+
+MAP_IMAGES = 60  # of each site on the t-SNE map: exact t-SNE takes N^2
+SURFACE_IMAGES = 8  # of each part under the loss surface
+SPAN, STEPS = 1 / 3, 9  # how far the surface goes, in norms of the weights, and in how many steps
+CPU = torch.device("cpu")
+
+
+@dataclass
+class Study:
+    """A run's findings; what could not be had is empty, and `absent` says why.
+
+    Attributes:
+        evaluation: as in evaluation.json.
+        overlays: site -> best, median and worst image.
+        points: site -> (n, 2) t-SNE places, and `tested`: site -> which of them are test images.
+        surfaces: (site, part) -> model -> (directions, steps) losses at `steps`.
+        absent: why there are no figures that need images.
+    """
+
+    evaluation: dict | None = None
+    overlays: dict[str, list[Shown]] = field(default_factory=dict)
+    points: dict[str, np.ndarray] = field(default_factory=dict)
+    tested: dict[str, np.ndarray] = field(default_factory=dict)
+    surfaces: dict[tuple[str, str], dict[str, np.ndarray]] = field(default_factory=dict)
+    steps: list[float] = field(default_factory=list)
+    absent: str = ""
+
+
+def best_scores(site: str, scores: ImageScores, gamma: float | None) -> tuple[torch.Tensor, list[str]]:
+    """(N,) mean Dice over labels and the model of each image: of the super model, else the site's own, else global."""
+    if scores.yhat is not None:
+        numbers = scores.chosen(gamma).tolist()
+        names = ["mixture" if scores.rule == MIXTURE else scores.order[i] for i in numbers]
+        return scores.of_super_model(gamma)[DICE].mean(1), names
+    name = personal(site) if personal(site) in scores.scores else GLOBAL
+    return scores.scores[name][DICE].mean(1), [name] * len(scores)
+
+
+@torch.no_grad()
+def pick_overlays(
+    models: Candidates, site: str, cases: SiteCases, scores: ImageScores, gamma: float | None
+) -> list[Shown]:
+    """The best, the median and the worst image of a site, with what was predicted."""
+    values, names = best_scores(site, scores, gamma)
+    chosen = pick(values)
+    slices = _slices(cases, set(chosen.values()))
+    shown = []
+    for title, row in chosen.items():
+        image, truth = slices[row]
+        if names[row] == "mixture":
+            logits = torch.stack([models.nets[n](image[None]) for n in models.order[1:]])
+            mask = (mix(scores.yhat[row : row + 1], logits) > 0.5)[0]
+        else:
+            mask = models.nets[names[row]](image[None])[0] > 0
+        shown.append(Shown(image, truth, mask, f"{title}: Dice {values[row]:.3f}", f"by {names[row]}"))
+    return shown
+
+
+def _slices(cases: SiteCases, rows: set[int]) -> dict[int, Batch]:
+    """The slices with these numbers, counted over all files."""
+    found, start = {}, 0
+    for case in cases:
+        for row in rows & set(range(start, start + len(case.images))):
+            found[row] = (case.images[row - start], case.labels[row - start])
+        start += len(case.images)
+    return found
+
+
+@torch.no_grad()
+def feature_map(models: Candidates, parts: dict[str, list[SiteCases]], done) -> tuple[dict, dict]:
+    """The t-SNE map of the selector's features: site -> places, site -> which are test images.
+
+    Args:
+        models: the networks.
+        parts: site -> its train, validation and test files.
+        done: called after each file.
+    """
+    rows, sites, tested = [], [], []
+    for site, files in parts.items():
+        cases = [case for part in files for case in part]
+        slices = [(case, i) for case in cases for i in range(len(case.images))]
+        for place in np.linspace(0, len(slices) - 1, min(MAP_IMAGES, len(slices))).round().astype(int):
+            case, i = slices[place]
+            rows.append(models.selector.features(case.images[i : i + 1])[0].double().numpy())
+            sites.append(site)
+            tested.append(case.part == "test")
+            done()
+    places, sites, tested = tsne(np.stack(rows)), np.array(sites), np.array(tested)
+    return {s: places[sites == s] for s in parts}, {s: tested[sites == s] for s in parts}
+
+
+def surface_steps(model: SuperModelFiles) -> list[float]:
+    """Distances from the trained weights, the same on both sides."""
+    norms = [norm_of(tensors) for name, tensors in model.networks.items() if name != "selector"]
+    return (np.linspace(-SPAN, SPAN, STEPS) * np.mean(norms)).tolist()
+
+
+def site_surface(
+    model: SuperModelFiles, site: str, cases: SiteCases, steps: list[float], done
+) -> dict[str, np.ndarray]:
+    """The loss around the global and the site's own model, on some of its images."""
+    chosen: list[Case] = list(islice(cases, SURFACE_IMAGES))
+    images = torch.cat([c.images for c in chosen])[:SURFACE_IMAGES]
+    labels = torch.cat([c.labels for c in chosen])[:SURFACE_IMAGES]
+    names = {"global": GLOBAL, "personal": personal(site)}
+    # One seed for all runs: their models are moved along the same directions.
+    return {
+        title: loss_surface(model.settings.task, model.networks[name], (images, labels), steps, 0, done).numpy()
+        for title, name in names.items()
+        if name in model.networks
+    }
+
+
+def surface_count(model: SuperModelFiles, site: str) -> int:
+    """How many losses `site_surface` computes."""
+    return DIRECTIONS * STEPS * sum(name in model.networks for name in (GLOBAL, personal(site)))

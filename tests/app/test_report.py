@@ -1,0 +1,147 @@
+"""`fedsm report` on real small runs, read as text and opened in Chromium."""
+
+import json
+import re
+import shutil
+
+import pytest
+
+pytest.importorskip("scipy", reason="MONAI's Hausdorff distance needs scipy: pip install 'fedsm[report]'")
+
+from app_fedsm import centralized
+from app_fedsm.cli import main
+from fedsm.evaluation import study
+from fedsm.evaluation.report_tables import dice_rows
+from fedsm.evaluation.runs import open_runs
+from tests.app.finished_run import finished_run
+from tests.chromium import Page
+from tests.conftest import SITES
+
+SECTIONS = [
+    "Scores", "Training", "Gamma", "Models and sites", "Selector", "Feature map", "Loss surface", "Overlays", "Cost",
+    "How to read it",
+]  # fmt: skip
+SMALL = [
+    "--task", "retinal", "--size", "32", "--batch-size", "4", "--rounds", "2", "--set", "task.unet.channels=[4,8,16]",
+    "--set", "task.unet.residual_units=1",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, data_root):
+    """FedSM, Local and Centralized."""
+    root = tmp_path_factory.mktemp("runs")
+    fedsm = finished_run(root / "fedsm", data_root)
+    local = finished_run(root / "local", data_root, method="local")
+    assert centralized.main([*SMALL, "--data", str(data_root), "--out", str(root / "pool" / "server" / "job")]) == 0
+    return [fedsm, local, root / "pool" / "server" / "job"]
+
+
+@pytest.fixture(scope="module")
+def report(runs, data_root, tmp_path_factory):
+    """All three side by side, with everything."""
+    file = tmp_path_factory.mktemp("report") / "report.html"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(study, "STEPS", 3)  # a third of the time
+        assert main(["report", *map(str, runs), "--data", str(data_root), "-o", str(file)]) == 0
+    return file
+
+
+def test_every_section_and_figure_is_there(report):
+    text = report.read_text()
+    assert re.findall(r"<h2 [^>]*>([^<]+)</h2>", text) == SECTIONS
+    assert "Not shown" not in text
+    names = sorted(p.name for p in report.with_name("report_figures").iterdir())
+    kinds = {name.split("_")[0] for name in names}
+    assert kinds == {
+        "curves", "gamma", "selection", "candidates", "confusion", "reliability", "tsne", "surface", "overlays",
+        "costs",
+    }  # fmt: skip
+    assert text.count("<figure>") == len(names)
+    assert sum(n.startswith("surface_") for n in names) == 2 * len(SITES)
+    assert sum(n.startswith("overlays_") for n in names) == 3 * len(SITES)
+
+
+def test_nothing_is_asked_of_the_network_and_no_path_is_told(report, runs):
+    text = report.read_text()
+    assert not re.findall(r"""(?:src|href)=["'](?!data:|#)""", text)
+    assert not re.findall(r"url\((?!#)", text) and "@import" not in text and "case_0" not in text
+    for folder in (*runs, report.parent):
+        assert str(folder) not in text
+
+
+def test_best_in_bold(runs):
+    """By hand from results.json: the highest of each column, the centralized run left out."""
+    opened = open_runs(runs, None)
+    assert [run.name for run in opened] == ["fedsm", "local", "pool"]
+    rows, bold = dice_rows(opened, SITES)
+    assert [row[0] for row in rows] == [
+        "fedsm: FedAvg (global)", "fedsm: personal, own site", "fedsm: FedSM", "local: personal, own site",
+        "pool: Centralized (global)",
+    ]  # fmt: skip
+    for column in range(1, len(SITES) + 3):
+        values = [float(row[column]) for row in rows[:4]]
+        assert {i for i, j in bold if j == column} <= {i for i, v in enumerate(values) if v == max(values)}
+        assert any(j == column for _, j in bold)
+
+
+def test_quick_says_what_it_leaves_out(runs, tmp_path):
+    file = tmp_path / "quick.html"
+    assert main(["report", str(runs[0]), "--quick", "-o", str(file)]) == 0
+    text = file.read_text()
+    assert "left out by --quick" in text and not list(tmp_path.glob("quick_figures/tsne*"))
+    assert list(tmp_path.glob("quick_figures/confusion*")), "the sites' counts are in results.json"
+
+
+def test_a_run_whose_data_are_gone(runs, tmp_path):
+    shutil.copytree(runs[1], tmp_path / "local")
+    (tmp_path / "local" / "run.json").unlink()
+    assert main(["report", str(tmp_path / "local"), "-o", str(tmp_path / "r.html")]) == 0
+    assert "data are not on this machine" in (tmp_path / "r.html").read_text()
+
+
+def test_sites_that_failed_are_named(runs, tmp_path):
+    shutil.copytree(runs[1], tmp_path / "local")
+    file = tmp_path / "local" / "results.json"
+    results = json.loads(file.read_text())
+    row = results["validation"]["history"][1]
+    row["answered"].remove(SITES[2])
+    row["missing"] = {SITES[2]: "training <diverged>"}
+    file.write_text(json.dumps(results))
+    assert main(["report", str(tmp_path / "local"), "--quick", "-o", str(tmp_path / "r.html")]) == 0
+    text = (tmp_path / "r.html").read_text()
+    assert f"<td>{SITES[2]}</td><td>training &lt;diverged&gt;</td>" in text
+    assert list(tmp_path.glob("r_figures/attendance*")) and "Every site answered" not in text
+
+
+def test_what_is_no_run(runs, tmp_path, capsys):
+    assert main(["report", str(tmp_path)]) == 2
+    assert "holds no finished run" in capsys.readouterr().err
+    assert main(["report", str(runs[0]), str(runs[0])]) == 2
+    assert "given twice" in capsys.readouterr().err
+
+
+def test_in_chromium(report, tmp_path):
+    """No error, no request, every figure has a size, nothing is wider than the window; tables can be copied."""
+    page = Page(tmp_path / "profile")
+    try:
+        page.open(report)
+        for width, dark in ((1280, False), (390, False), (1280, True)):
+            page.look(width, dark)
+            assert page.run("document.documentElement.scrollWidth") <= width
+            sizes = page.run(
+                "[...document.querySelectorAll('figure')].map(f => f.firstElementChild.getBoundingClientRect())"
+                ".map(r => Math.min(r.width, r.height))"
+            )
+            assert len(sizes) == report.read_text().count("<figure>") and min(sizes) > 60
+            ink = page.run("getComputedStyle(document.body).color")
+            assert (sum(map(int, re.findall(r"\d+", ink))) > 400) == dark
+        assert page.run("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
+        page.run("document.querySelector('button[data-copy]').click()")
+        assert "method" in page.run("getSelection().toString()")
+        page.print(tmp_path / "report.pdf")
+        assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")
+        assert [r for r in page.requests if not r.startswith("data:")] == [report.resolve().as_uri()]
+        assert page.messages == []
+    finally:
+        page.close()
