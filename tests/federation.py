@@ -27,8 +27,9 @@ from fedsm.client.executor import FedSMExecutor
 from fedsm.server.aggregator import SoftPullAggregator
 from fedsm.server.controller import FedSMController
 from fedsm.settings import JobSettings
+from fedsm.task_names import SIMULATED_JOB
 
-JOB = "job"
+JOB = SIMULATED_JOB  # checkpoints are in the job's own folder then
 Fault = Callable[["Site", str, Shareable, Callable[[], Shareable]], Shareable | None]
 
 

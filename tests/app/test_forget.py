@@ -13,7 +13,7 @@ from fedsm.super_model.artefact import load_super_model
 from fedsm.tracks import build_inference_selector, server_tracks
 from fedsm.tracks.gaussian import gaussian_classes
 from tests.conftest import SITES, small_settings
-from tests.federation import Federation
+from tests.federation import JOB, Federation
 from tests.server.test_equality import last_weights
 from tests.server.test_faults import results_of
 
@@ -27,7 +27,7 @@ def runs(tmp_path_factory, data_root):
     for selector in ("statistics", "gradient"):
         folder = tmp_path_factory.mktemp(selector)
         Federation(folder, data_root, small_settings(rounds=1, selector=selector), SITES).run()
-        made[selector] = folder / "server" / "job"
+        made[selector] = folder / "server" / JOB
     return made
 
 
@@ -150,7 +150,7 @@ def test_what_cannot_be_done_is_one_line_and_changes_nothing(runs, tmp_path, cap
 def test_scaffold_refuses_by_name(tmp_path, data_root, capsys):
     """Only the site knows its share of the control."""
     Federation(tmp_path, data_root, small_settings(rounds=1, method="scaffold"), SITES).run()
-    assert main(["forget", "site-2", str(tmp_path / "server" / "job"), "--yes"]) == 2
+    assert main(["forget", "site-2", str(tmp_path / "server" / JOB), "--yes"]) == 2
     assert "SCAFFOLD's control c holds a share of site 'site-2'" in capsys.readouterr().err
 
 

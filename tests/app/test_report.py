@@ -16,6 +16,7 @@ from fedsm.evaluation.runs import open_runs
 from tests.app.finished_run import finished_run
 from tests.chromium import Page
 from tests.conftest import SITES
+from tests.federation import JOB
 
 SECTIONS = [
     "Scores", "Training", "Gamma", "Models and sites", "Selector", "Feature map", "Loss surface", "Overlays", "Cost",
@@ -33,8 +34,8 @@ def runs(tmp_path_factory, data_root):
     root = tmp_path_factory.mktemp("runs")
     fedsm = finished_run(root / "fedsm", data_root)
     local = finished_run(root / "local", data_root, method="local")
-    assert centralized.main([*SMALL, "--data", str(data_root), "--out", str(root / "pool" / "server" / "job")]) == 0
-    return [fedsm, local, root / "pool" / "server" / "job"]
+    assert centralized.main([*SMALL, "--data", str(data_root), "--out", str(root / "pool" / "server" / JOB)]) == 0
+    return [fedsm, local, root / "pool" / "server" / JOB]
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import torch
 from fedsm.errors import UserError
 from fedsm.server.checkpoint import Checkpoints
 from tests.conftest import SITES, small_settings
-from tests.federation import Federation
+from tests.federation import JOB, Federation
 from tests.server.test_equality import last_weights
 
 KILLS = 30
@@ -95,9 +95,7 @@ def test_a_full_disk_stops_the_job_and_it_goes_on_when_there_is_room(tmp_path, s
     straight = Federation(tmp_path / "straight", data_root, settings, SITES).run()
 
     def fill(site, task, shareable, work):
-        if (small_disk / "job" / "checkpoints" / "round_000001.json").exists() and not (
-            small_disk / "ballast"
-        ).exists():
+        if (small_disk / JOB / "checkpoints" / "round_000001.json").exists() and not (small_disk / "ballast").exists():
             with (small_disk / "ballast").open("wb") as f:
                 free = os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize
                 f.write(bytes(max(0, free - 65536)))

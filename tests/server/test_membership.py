@@ -10,7 +10,7 @@ from fedsm.server.checkpoint import Checkpoints
 from fedsm.tracks import client_tracks, server_tracks
 from fedsm.tracks.fedavg import initial_weights
 from tests.conftest import SITES, small_settings, write_site
-from tests.federation import Federation
+from tests.federation import JOB, Federation
 from tests.plain_loop import algorithm_1, largest_difference
 from tests.server.test_equality import TOLERANCE, last_weights
 from tests.server.test_faults import results_of
@@ -31,7 +31,7 @@ def grown_root(tmp_path_factory, data_root):
 def go_on(folder, root, settings, sites, name: str, fault=None) -> Federation:
     """Resumes what the last federation in this folder left; the sites keep their disks."""
     saved = folder / name
-    (folder / "server" / "job").rename(saved)
+    (folder / "server" / JOB).rename(saved)
     return Federation(folder, root, settings, sites, resume_from=str(saved / "checkpoints"), fault=fault).run()
 
 
@@ -152,7 +152,7 @@ def test_a_join_that_is_killed_leaves_the_earlier_run_to_go_on_from(tmp_path, gr
     with pytest.raises(KeyboardInterrupt):
         go_on(tmp_path, grown_root, job, [*SITES, NEW], "one")
     monkeypatch.undo()
-    assert Checkpoints(tmp_path / "server" / "job" / "checkpoints").load() is None
+    assert Checkpoints(tmp_path / "server" / JOB / "checkpoints").load() is None
     assert Checkpoints(tmp_path / "one" / "checkpoints").load()["record"]["sites"] == SITES
 
 

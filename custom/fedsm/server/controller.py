@@ -77,7 +77,8 @@ class FedSMController(Controller):
             with received_to_disk(fl_ctx.get_engine(), fl_ctx.get_job_id()):
                 self._run(abort_signal, fl_ctx)
         finally:
-            hand_over(self._place, self._folder)
+            with contextlib.suppress(OSError):  # a full disk: they are still where they were written
+                hand_over(self._place, self._folder)
 
     def _run(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         try:
