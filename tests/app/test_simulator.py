@@ -20,6 +20,7 @@ from app_fedsm.workspace import prepare_workspace
 from fedsm.super_model.artefact import load_super_model
 from tests.app.test_jobs import JOBS
 from tests.conftest import SITES, small_settings
+from tests.deploy.processes import processes_of
 from tests.plain_loop import algorithm_1, largest_difference
 from tests.server.test_equality import TOLERANCE, last_weights
 
@@ -36,15 +37,6 @@ def assert_equals_plain_loop(run_folder: Path, data_root: Path, rounds: int) -> 
     weights = last_weights(run_folder)
     for model in plain:
         assert largest_difference(weights[model], plain[model]) < TOLERANCE, model
-
-
-def processes_of(folder: Path) -> list[psutil.Process]:
-    """Processes whose command line names the folder."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        if any(str(folder) in part for part in process.info["cmdline"] or []):
-            found.append(process)
-    return found
 
 
 @pytest.fixture(scope="module")
