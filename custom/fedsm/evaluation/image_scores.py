@@ -10,8 +10,9 @@ import torch
 from fedsm.data.cases import Case
 from fedsm.evaluation.candidates import Candidates
 from fedsm.evaluation.metrics import METRICS, metrics_per_image
-from fedsm.super_model.inference import mix, select
-from fedsm.tracks.base import DIRECT, MIXTURE, THRESHOLD
+from fedsm.super_model.inference import mix
+from fedsm.super_model.selection import choose
+from fedsm.tracks.base import DIRECT, MIXTURE
 
 SUPER = "super_model"
 
@@ -45,7 +46,7 @@ class ImageScores:
 
     def chosen(self, gamma: float | None) -> torch.Tensor:
         """(N,) the number in `order` of the model that Algorithm 2 takes."""
-        return select(self.yhat, gamma) if self.rule == THRESHOLD else self.first_choice()
+        return choose(self.yhat, self.rule, gamma)
 
     def of_super_model(self, gamma: float | None) -> dict[str, torch.Tensor]:
         """Metric -> (N, L) of Algorithm 2 at a threshold; a mixture has its own scores, whatever the threshold."""
