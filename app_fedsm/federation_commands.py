@@ -149,9 +149,11 @@ def _resume(args: argparse.Namespace) -> int:
     from app_fedsm.run_folder import is_federation
 
     if not is_federation(args.run):
+        if args.join:
+            raise UserError("--join is for federations; in the simulator a new folder below --data joins")
         more = [] if args.rounds is None else ["--rounds", str(args.rounds)]
         return main(["run", "--resume", "--out", str(args.run), *more])
-    job_id, away = remote.resume(args.run, args.rounds)
+    job_id, away = remote.resume(args.run, args.rounds, args.join)
     print(f"job {job_id} goes on from the last checkpoint", file=sys.stderr)
     if away:
         print(f"not connected: {', '.join(away)}; when they are back, `fedsm resume` takes them in", file=sys.stderr)
@@ -277,6 +279,7 @@ def add_parsers(commands, add_job_options) -> None:
     )  # fmt: skip
     resume.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
     resume.add_argument("--rounds", type=int, metavar="N", help="another number of rounds in all")
+    resume.add_argument("--join", nargs="+", default=[], metavar="SITE", help="sites that take part for the first time")
     resume.set_defaults(do=_resume)
 
     status = commands.add_parser(

@@ -71,7 +71,7 @@ def submit(
     return job_id
 
 
-def resume(out: Path, rounds: int | None = None) -> tuple[str, list[str]]:
+def resume(out: Path, rounds: int | None = None, join: Sequence[str] = ()) -> tuple[str, list[str]]:
     """Goes on with a run as a new job, from the last checkpoint on the server's disk.
 
     For a job that ended, for one that the server no longer knows how to run (it was killed and started again), and for
@@ -81,6 +81,7 @@ def resume(out: Path, rounds: int | None = None) -> tuple[str, list[str]]:
     Args:
         out: the run's folder, as `submit` left it.
         rounds: another number of rounds.
+        join: sites that take part for the first time.
 
     Returns:
         the new job's id, and the sites of the run that are not connected: they keep their place.
@@ -95,20 +96,25 @@ def resume(out: Path, rounds: int | None = None) -> tuple[str, list[str]]:
     settings = JobSettings.from_dict(job["settings"] | ({} if rounds is None else {"rounds": rounds}))
     with sessions.connect(kit) as session:
         here = sessions.registered(session)
+        if unknown := [site for site in join if site in job["sites"] or site not in here]:
+            raise UserError(
+                f"{unknown[0]} cannot join: it takes part already, or is not connected ({', '.join(here)} are)"
+            )
+        sites = [*job["sites"], *join]
+        present = [site for site in sites if site in here]
+        if len(present) < settings.min_sites:
+            raise UserError(f"{len(present)} of {len(sites)} sites are connected, min_sites is {settings.min_sites}")
         events = events_of(session, old)
         if events:
             lacking = next((e["missing"] for e in reversed(events) if e["event"] == "round"), {})
-            if not [site for site in lacking if site in here]:
+            if not join and not [site for site in lacking if site in here]:
                 raise UserError(f"job {old} runs and no site waits to come back; `fedsm fetch {out}` waits for it")
             _stop(session, old)
-    present = [site for site in job["sites"] if site in here]
-    if len(present) < settings.min_sites:
-        raise UserError(f"{len(present)} of {len(job['sites'])} sites are connected, min_sites is {settings.min_sites}")
     if (out / RESULTS).is_file():
         (out / RESULTS).replace(out / EARLIER)
     ids = [old, *job["earlier"]]
-    new = submit(kit, settings, out, present, job["byoc"], job["resources"], ids, all_sites=job["sites"])
-    return new, [site for site in job["sites"] if site not in present]
+    new = submit(kit, settings, out, present, job["byoc"], job["resources"], ids, all_sites=sites)
+    return new, [site for site in sites if site not in present]
 
 
 def _stop(session, job_id: str) -> None:
