@@ -219,8 +219,13 @@ def _reason(out: Path, meta: dict) -> str:
     told = [event["reason"] for event in map(json.loads, lines) if event["event"] == "failed"]
     if told:
         return told[-1]
-    refused = refusals(meta) or [str(line) for line in (meta.get("schedule_history") or [])[-1:]]
-    return "; ".join(refused) or f"FLARE says {meta.get('status')}; see {out / LOG}"
+    status = str(meta.get("status"))
+    history = [str(line) for line in meta.get("schedule_history") or []] if "SCHEDULE" in status else []
+    log = (out / LOG).read_text(errors="replace").splitlines() if (out / LOG).is_file() else []
+    errors = [line for line in log if " - ERROR - " in line]
+    last = [" ".join(line.split())[:300] for line in errors[-1:]]
+    why = refusals(meta) or history[-1:] or last
+    return "; ".join([f"FLARE says {status}", *why, f"see {out / LOG}"])
 
 
 def refusals(meta: dict) -> list[str]:
