@@ -23,7 +23,7 @@ def connect(kit: Path, timeout: float = 15.0) -> Iterator:
         timeout: seconds to try.
 
     Raises:
-        UserError: no such kit, no server there, or one that refuses the certificate.
+        UserError: no such kit, no server there, one that refuses the certificate, or one that goes away meanwhile.
     """
     from nvflare.fuel.flare_api import api_spec
     from nvflare.fuel.flare_api.flare_api import new_secure_session
@@ -43,6 +43,8 @@ def connect(kit: Path, timeout: float = 15.0) -> Iterator:
         raise UserError(f"no session with {address(kit)} by the kit {kit.name}: {_first_line(e)}") from e
     try:
         yield session
+    except api_spec.NoConnection as e:
+        raise UserError(f"the server at {address(kit)} does not answer any more") from e
     finally:
         with contextlib.suppress(Exception):  # a server that has gone meanwhile
             session.close()

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 ROUNDS = 6
 # Short waits: a dead site costs its deadline, and the tests wait for it.
-JOB = [*SMALL[:-2], "--selector", "gradient", "--round-timeout", "40", "--min-sites", "2"]
+JOB = [*SMALL[:-2], "--selector", "gradient", "--round-timeout", "120", "--min-sites", "2"]
 
 
 @pytest.fixture(scope="module")
