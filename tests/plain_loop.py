@@ -14,13 +14,15 @@ from fedsm.settings import JobSettings
 
 
 def algorithm_1(
-    data: Path, settings: JobSettings, sites: list[str], lam: float, selector: str, present: dict | None = None
-) -> dict[str, dict]:
+    data: Path, settings: JobSettings, sites: list[str], lam: float, selector: str, present: dict | None = None,
+    lost: dict | None = None,
+) -> dict[str, dict]:  # fmt: skip
     """Trains all rounds.
 
     Args:
         selector: `fedavg` (local Adam steps, averaged), `gradient` (full-batch gradient, one Adam) or `none`.
         present: round -> the sites that take part in it, where not all do. The others keep what they have.
+        lost: round -> sites that train in it without taking part: their update is lost, their Adam has gone on.
 
     Returns:
         model name -> weights after the last round.
@@ -48,9 +50,10 @@ def algorithm_1(
     for number in range(1, settings.rounds + 1):
         gradients = []
         here = (present or {}).get(number, sites)
+        at_work = {*here, *(lost or {}).get(number, ())}
         total = sum(n[s] for s in here)
         for k, s in enumerate(sites):
-            if s not in here:
+            if s not in at_work:
                 continue
             f_g, f_p, f_s = nets[s]
             f_g.load_state_dict(w_g)
@@ -76,7 +79,8 @@ def algorithm_1(
                     elif selector == "gradient":
                         loss = functional.cross_entropy(f_s(x), y_s, reduction="sum")
                         (loss / (n[s] * settings.local_epochs)).backward()
-            gradients.append([p.grad for p in f_s.parameters()])
+            if s in here:
+                gradients.append([p.grad for p in f_s.parameters()])
         w_g = average([nets[s][0].state_dict() for s in here], [n[s] / total for s in here])
         trained = {s: clone(nets[s][1].state_dict()) for s in here}
         for s in here:
