@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import random
+import sys
 import threading
 import time
 from pathlib import Path
 
 import psutil
+from tqdm import tqdm
 
 from app_fedsm.run_folder import rounds_done, server_folder
 from benchmarks.chaos_plan import Plan
 from benchmarks.chaos_replay import KILLED
-from benchmarks.process import say
 from fedsm.server.checkpoint import FOLDER, Checkpoints
 
 _TRAINER = "fedsm.client.trainer_process"
@@ -81,7 +82,7 @@ class Killer:
                 if spent - before >= _WORKS:
                     victim.kill()
                     victim.wait(10)
-                    say(f"round {number}: killed the trainer of {site} (process {victim.pid})")
+                    tqdm.write(f"round {number}: killed the trainer of {site} (process {victim.pid})", sys.stderr)
                     if list((self._out / "site_state" / site).glob(f"*/round_{number:06d}.safetensors")):
                         self.advanced.add((number, site))
                     return True
@@ -116,7 +117,7 @@ class Killer:
                 process.kill()
         if victims:
             self.server = last
-            say(f"round {last + 1}: killed the server and all its {len(victims)} processes")
+            tqdm.write(f"round {last + 1}: killed the server, {len(victims)} processes in all", sys.stderr)
 
 
 def _simulator(out: Path) -> list[psutil.Process]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -13,9 +14,20 @@ from fedsm.nets import build_selector, build_unet
 from fedsm.settings import JobSettings
 
 
+def fed_avg(w: dict, trained: list[dict], n: list[int]) -> dict:
+    """sum_k (n_k / n) w_k (line 15)."""
+    return average(trained, [k / sum(n) for k in n])
+
+
+def soft_pull(w: list[dict], trained: list[dict], lam: float) -> list[dict]:
+    """lam w_k + (1 - lam) / (K - 1) sum_{j != k} w_j for each of the K (line 16)."""
+    others = (1 - lam) / (len(trained) - 1)
+    return [average(trained, [lam if j == k else others for j in range(len(trained))]) for k in range(len(trained))]
+
+
 def algorithm_1(
     data: Path, settings: JobSettings, sites: list[str], lam: float, selector: str, present: dict | None = None,
-    lost: dict | None = None,
+    lost: dict | None = None, merge: tuple[Callable, Callable] = (fed_avg, soft_pull),
 ) -> dict[str, dict]:  # fmt: skip
     """Trains all rounds.
 
@@ -23,6 +35,7 @@ def algorithm_1(
         selector: `fedavg` (local Adam steps, averaged), `gradient` (full-batch gradient, one Adam) or `none`.
         present: round -> the sites that take part in it, where not all do. The others keep what they have.
         lost: round -> sites that train in it without taking part: their update is lost, their Adam has gone on.
+        merge: how global and personal models are made of the models that came down and what the sites trained.
 
     Returns:
         model name -> weights after the last round.
@@ -81,11 +94,9 @@ def algorithm_1(
                         (loss / (n[s] * settings.local_epochs)).backward()
             if s in here:
                 gradients.append([p.grad for p in f_s.parameters()])
-        w_g = average([nets[s][0].state_dict() for s in here], [n[s] / total for s in here])
-        trained = {s: clone(nets[s][1].state_dict()) for s in here}
-        for s in here:
-            others = [trained[j] for j in here if j != s]
-            w_p[s] = average([trained[s], *others], [lam] + [(1 - lam) / (len(here) - 1)] * len(others))
+        w_g = merge[0](w_g, [nets[s][0].state_dict() for s in here], [n[s] for s in here])
+        pulled = merge[1]([w_p[s] for s in here], [nets[s][1].state_dict() for s in here], lam)
+        w_p |= dict(zip(here, pulled, strict=True))
         if selector == "fedavg":
             w_s = average([nets[s][2].state_dict() for s in here], [n[s] / total for s in here])
         elif selector == "gradient":
