@@ -59,16 +59,21 @@ class Killer:
             number = rounds_done(self._out) + 1
             if number in self._todo:
                 self._strike_trainer(number, self._todo.pop(number))
-            elif number == self._plan.server and self.server is None:
-                self._kill_server(number)
+            elif number >= self._plan.server and self.server is None:
+                self._kill_server()
+            for late in [n for n in self._todo if n <= rounds_done(self._out)]:
+                self._postpone(late, self._todo.pop(late))
 
     def _strike_trainer(self, number: int, site: str) -> None:
         if self._kill_trainer(number, site) and self._cost_the_round(number, site):
             self.trainers.append((number, site))
-            return
+        else:
+            self._postpone(number, site)
+
+    def _postpone(self, number: int, site: str) -> None:
         self.missed.append((number, site))
         self.advanced.discard((number, site))
-        later = self._plan.later(site, number, self._rounds, self._todo)
+        later = self._plan.later(site, rounds_done(self._out), self._rounds, self._todo)
         if later:
             self._todo[later] = site
 
@@ -107,7 +112,7 @@ class Killer:
                         return state
             time.sleep(_LOOK)
 
-    def _kill_server(self, number: int) -> None:
+    def _kill_server(self) -> None:
         """Kills the simulator, which is the server, and every process below it: no one can say goodbye."""
         time.sleep(self._moment)
         last = rounds_done(self._out)

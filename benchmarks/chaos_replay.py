@@ -1,7 +1,7 @@
 """Replays the log of accepted updates: a plain loop that merges exactly what the log names, and nothing twice.
 
 It rounds as the server does: sites send differences, which are summed in float32 in the order of the log. Training is
-chaotic: with averages in float64 instead, the weights of 30 undisturbed rounds differ by 0.01, and a lost update could
+chaotic: with averages in float64 instead, weights differ by 0.02 after 30 undisturbed rounds, and a lost update could
 not be told from rounding.
 """
 
