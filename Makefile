@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow bench lint jobs clean
+.PHONY: demo test test-slow bench chaos lint jobs clean
 
 $(READY): requirements.txt requirements-dev.txt pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -24,6 +24,9 @@ test-slow: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.run
+
+chaos: $(READY)
+	$(BIN)/python -m benchmarks.chaos --out runs/chaos
 
 lint: $(READY)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -78,7 +78,7 @@ def check_data(root: Path, settings: JobSettings, task: str, known: Sequence[str
 
 def simulate(
     settings: JobSettings, root: Path, sites: list[str], out: Path, threads: int, resume: bool,
-    cache: Path | None = None,
+    cache: Path | None = None, adapt: Callable[[Path, Path], None] = lambda job, workspace: None,
 ) -> dict:  # fmt: skip
     """Runs the job to its end.
 
@@ -90,6 +90,7 @@ def simulate(
         threads: sites that run at the same time.
         resume: go on from the folder's newest checkpoint.
         cache: where decoded images are kept; default: in the run's folder.
+        adapt: changes the job's folder and the workspace before each start; for the chaos run.
 
     Returns:
         the content of results.json.
@@ -114,6 +115,7 @@ def simulate(
         FedSMRecipe(settings, name, resume_from).export(str(out / "job"))
         # Threads by the number of sites, not of those that run at once: sums in torch depend on the threads.
         prepare_workspace(workspace, root, len(sites), out / "site_state", cache)
+        adapt(out / "job" / name, workspace)
         command = [sys.executable, "-m", "nvflare.cli", "simulator", str(out / "job" / name)]
         command += ["-w", str(workspace), "-c", ",".join(sites), "-t", str(threads), "-l", "full"]
         failure = _run_once(command, out, settings.rounds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -13,14 +14,28 @@ from fedsm.nets import build_selector, build_unet
 from fedsm.settings import JobSettings
 
 
+def fed_avg(w: dict, trained: list[dict], n: list[int]) -> dict:
+    """sum_k (n_k / n) w_k (line 15)."""
+    return average(trained, [k / sum(n) for k in n])
+
+
+def soft_pull(w: list[dict], trained: list[dict], lam: float) -> list[dict]:
+    """lam w_k + (1 - lam) / (K - 1) sum_{j != k} w_j for each of the K (line 16)."""
+    others = (1 - lam) / (len(trained) - 1)
+    return [average(trained, [lam if j == k else others for j in range(len(trained))]) for k in range(len(trained))]
+
+
 def algorithm_1(
-    data: Path, settings: JobSettings, sites: list[str], lam: float, selector: str, present: dict | None = None
-) -> dict[str, dict]:
+    data: Path, settings: JobSettings, sites: list[str], lam: float, selector: str, present: dict | None = None,
+    lost: dict | None = None, merge: tuple[Callable, Callable] = (fed_avg, soft_pull),
+) -> dict[str, dict]:  # fmt: skip
     """Trains all rounds.
 
     Args:
         selector: `fedavg` (local Adam steps, averaged), `gradient` (full-batch gradient, one Adam) or `none`.
         present: round -> the sites that take part in it, where not all do. The others keep what they have.
+        lost: round -> sites that train in it without taking part: their update is lost, their Adam has gone on.
+        merge: how global and personal models are made of the models that came down and what the sites trained.
 
     Returns:
         model name -> weights after the last round.
@@ -48,9 +63,10 @@ def algorithm_1(
     for number in range(1, settings.rounds + 1):
         gradients = []
         here = (present or {}).get(number, sites)
+        at_work = {*here, *(lost or {}).get(number, ())}
         total = sum(n[s] for s in here)
         for k, s in enumerate(sites):
-            if s not in here:
+            if s not in at_work:
                 continue
             f_g, f_p, f_s = nets[s]
             f_g.load_state_dict(w_g)
@@ -76,12 +92,11 @@ def algorithm_1(
                     elif selector == "gradient":
                         loss = functional.cross_entropy(f_s(x), y_s, reduction="sum")
                         (loss / (n[s] * settings.local_epochs)).backward()
-            gradients.append([p.grad for p in f_s.parameters()])
-        w_g = average([nets[s][0].state_dict() for s in here], [n[s] / total for s in here])
-        trained = {s: clone(nets[s][1].state_dict()) for s in here}
-        for s in here:
-            others = [trained[j] for j in here if j != s]
-            w_p[s] = average([trained[s], *others], [lam] + [(1 - lam) / (len(here) - 1)] * len(others))
+            if s in here:
+                gradients.append([p.grad for p in f_s.parameters()])
+        w_g = merge[0](w_g, [nets[s][0].state_dict() for s in here], [n[s] for s in here])
+        pulled = merge[1]([w_p[s] for s in here], [nets[s][1].state_dict() for s in here], lam)
+        w_p |= dict(zip(here, pulled, strict=True))
         if selector == "fedavg":
             w_s = average([nets[s][2].state_dict() for s in here], [n[s] / total for s in here])
         elif selector == "gradient":
