@@ -13,7 +13,7 @@ from fedsm.super_model.artefact import load_super_model
 from fedsm.tracks.state import part
 from tests import plain_methods_b as plain
 from tests.conftest import SITES, small_settings
-from tests.federation import Federation
+from tests.federation import JOB, Federation
 from tests.plain_loop import largest_difference
 from tests.server.test_equality import TOLERANCE, last_weights
 
@@ -123,6 +123,6 @@ def test_a_run_that_goes_on_from_its_checkpoint_is_the_same(tmp_path, data_root,
     assert set(halves) == set(straight)
     for model in straight:
         assert largest_difference(halves[model], straight[model]) == 0, model
-    one, other = (load_super_model(tmp_path / f / "server/job/super_model") for f in ("straight", "halves"))
+    one, other = (load_super_model(tmp_path / f / "server" / JOB / "super_model") for f in ("straight", "halves"))
     for model in one.networks:
         assert largest_difference(one.networks[model], other.networks[model]) == 0, model
