@@ -38,7 +38,8 @@ def write_super_model(folder: Path, kind: str = "statistics", gamma: float = 0.5
     if kind not in ("fedavg", "local"):
         networks["selector"] = _selector(settings, kind, networks["global"])
     threshold = gamma if kind not in ("extra", "ensemble", "fedavg", "local") else None
-    manifest = {"sites": SITES, "gamma": threshold, "selector": kind, "run_id": "test"}
+    manifest = {"task": settings.task.name, "method": settings.method, "sites": SITES, "gamma": threshold}
+    manifest |= {"selector": kind if kind not in ("fedavg", "local") else "none", "run_id": "test"}
     save_super_model(folder / "super_model", settings, manifest, networks, {})
     return folder / "super_model"
 
