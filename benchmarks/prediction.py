@@ -60,7 +60,8 @@ def write(folder: Path) -> dict:
         outer = pack(rows.T @ rows)
         sums.append({"n": torch.tensor(16.0, dtype=torch.float64), "sum": rows.sum(0), "outer": outer})
     selector = gaussian_classes(sums) | {"shrinkage": torch.tensor(0.1, dtype=torch.float64)}
-    manifest = {"sites": sites, "gamma": 0.5, "selector": "statistics"}
+    manifest = {"task": settings.task.name, "method": settings.method, "sites": sites, "gamma": 0.5}
+    manifest["selector"] = "statistics"
     save_super_model(folder / "super_model", settings, manifest, networks | {"selector": selector}, {})
     return {}
 
