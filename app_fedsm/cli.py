@@ -75,7 +75,6 @@ def settings_of(args: argparse.Namespace):
 def _run(args: argparse.Namespace) -> int:
     from app_fedsm import run_folder, simulate
     from fedsm.data.findings import warnings_of
-    from fedsm.evaluation.tables import dice_table
     from fedsm.settings import JobSettings
 
     out = args.out
@@ -117,8 +116,7 @@ def _run(args: argparse.Namespace) -> int:
         print(f"fedsm: the run failed: {e}\n{run_folder.last_checkpoint(out)}", file=sys.stderr)
         print(f"go on with: fedsm resume {out}", file=sys.stderr)
         return 1
-    print(dice_table(results))
-    print(f"\nresults: {out / 'results.json'}\nsuper model: {out / 'super_model'}")
+    print(run_folder.in_words(out, results))
     return 0
 
 
@@ -191,7 +189,10 @@ def build_parser() -> argparse.ArgumentParser:
     export.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the job folder is put")
     export.add_argument("--name", help="the job's name (default: <method>_<task>)")
     export.add_argument(
-        "--resume-from", default="", metavar="DIR", help="checkpoints folder on the server to go on from"
+        "--resume-from",
+        default="",
+        metavar="DIR",
+        help="what to go on from: a checkpoints folder on the server, or job:ID",
     )
     export.add_argument("--byoc", action="store_true", help="carry the code inside the job")
     federation_commands.add_gpus(export)

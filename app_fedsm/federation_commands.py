@@ -113,6 +113,9 @@ def _run(args: argparse.Namespace, kit: Path, settings, sites: list[str]) -> int
     from app_fedsm.run_folder import prepare_folder
 
     resources = parse_gpus(args.gpus or [], sites)
+    if len(sites) < settings.min_sites:
+        raise UserError(f"{len(sites)} sites, but min_sites is {settings.min_sites}: no round could be closed")
+    remote.check_connected(kit, sites)
     prepare_folder(args.out, resume=False, force=args.force)
     job_id = remote.submit(kit, settings, args.out, sites, args.byoc, resources)
     print(f"job {job_id}: {len(sites)} sites, {settings.rounds} rounds", file=sys.stderr)
@@ -124,7 +127,7 @@ def _run(args: argparse.Namespace, kit: Path, settings, sites: list[str]) -> int
 
 def _follow(out: Path) -> int:
     from app_fedsm import remote
-    from fedsm.evaluation.tables import dice_table
+    from app_fedsm.run_folder import in_words
 
     try:
         results = remote.finish(out)
@@ -134,8 +137,7 @@ def _follow(out: Path) -> int:
     except remote.JobFailed as e:
         print(f"fedsm: the job failed: {e}", file=sys.stderr)
         return 1
-    print(dice_table(results))
-    print(f"\nresults: {out / 'results.json'}\nsuper model: {out / 'super_model'}")
+    print(in_words(out, results))
     return 0
 
 

@@ -36,6 +36,7 @@ def add_parser(commands) -> None:
 
 
 def _forget(args: argparse.Namespace) -> int:
+    from app_fedsm.run_folder import RUN, is_federation
     from fedsm.server.forget import Forgetting, copy_rest
 
     forgetting = Forgetting(args.run, args.site)
@@ -45,6 +46,12 @@ def _forget(args: argparse.Namespace) -> int:
     print(f"checkpoint of round {plan.round}: rewritten, older ones are removed", file=sys.stderr)
     print(f"selector: {_SELECTORS.get(plan.selector, _TRAINED)}", file=sys.stderr)
     print(f"super model: {'written again' if plan.has_super_model else 'there is none'}", file=sys.stderr)
+    if (args.run / RUN).is_file() and is_federation(args.run):
+        print(
+            "note: the server of this federation keeps a checkpoint of its own, which is not changed:"
+            f" a resumed job would know {plan.site} again",
+            file=sys.stderr,
+        )
     if same and not args.yes and not _confirmed(plan.site, args.run):
         print("nothing was changed", file=sys.stderr)
         return 1

@@ -27,7 +27,7 @@ class FedSMRecipe(Recipe):
     Args:
         settings: everything about the job; it is written once, into the server's configuration.
         name: the job's name.
-        resume_from: a `checkpoints` folder on the server's disk to go on from.
+        resume_from: what to go on from: a `checkpoints` folder on the server's disk, or `job:ID`.
         byoc: carry the code inside the job. Default: the sites have installed the package.
         resources: site (or `@default`) -> what the site's resource manager must have free for this job, such as
             `{"num_of_gpus": 1, "mem_per_gpu_in_GiB": 8}`.

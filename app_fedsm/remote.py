@@ -30,6 +30,18 @@ class JobFailed(Exception):
     """The job ended without results; the message says why."""
 
 
+def check_connected(kit: Path, sites: list[str]) -> None:
+    """Sees that sites answer, before anything is submitted or overwritten.
+
+    Raises:
+        UserError: one that names those that do not.
+    """
+    with sessions.connect(kit) as session:
+        here = sessions.registered(session)
+    if missing := [site for site in sites if site not in here]:
+        raise UserError(f"not connected to the server: {', '.join(missing)}; start them, then submit again")
+
+
 def submit(
     kit: Path, settings: JobSettings, out: Path, sites: list[str], byoc: bool = False,
     resources: dict[str, dict] | None = None, earlier: Sequence[str] = (), all_sites: list[str] | None = None,
@@ -40,7 +52,7 @@ def submit(
         kit: startup kit of the user.
         settings: the job's settings.
         out: the run's folder, made ready by `prepare_folder`.
-        sites: the sites that must be connected.
+        sites: the sites that take part; see `check_connected`.
         byoc: carry the code inside the job.
         resources: see `FedSMRecipe`.
         earlier: ids of the jobs whose checkpoints this one goes on from, the newest first.
@@ -50,16 +62,13 @@ def submit(
         the job's id.
 
     Raises:
-        UserError: a site is missing, or the server refuses the job.
+        UserError: the server refuses the job.
     """
     from app_fedsm.jobs import job_name
     from app_fedsm.recipe import FedSMRecipe
 
     kit, out = kit.resolve(), out.resolve()
     with sessions.connect(kit) as session:
-        here = sessions.registered(session)
-        if missing := [site for site in sites if site not in here]:
-            raise UserError(f"not connected to the server: {', '.join(missing)}; start them, then submit again")
         resume_from = f"job:{','.join(earlier)}" if earlier else ""
         FedSMRecipe(settings, job_name(settings), resume_from, byoc, resources, sites).export(str(out / "job"))
         try:
@@ -110,10 +119,10 @@ def resume(out: Path, rounds: int | None = None, join: Sequence[str] = ()) -> tu
             if not join and not [site for site in lacking if site in here]:
                 raise UserError(f"job {old} runs and no site waits to come back; `fedsm fetch {out}` waits for it")
             _stop(session, old)
-    if (out / RESULTS).is_file():
-        (out / RESULTS).replace(out / EARLIER)
     ids = [old, *job["earlier"]]
     new = submit(kit, settings, out, present, job["byoc"], job["resources"], ids, all_sites=sites)
+    if (out / RESULTS).is_file():
+        (out / RESULTS).replace(out / EARLIER)  # this job's must not be taken for them
     return new, [site for site in sites if site not in present]
 
 

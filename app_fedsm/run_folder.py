@@ -63,6 +63,13 @@ def load_run(out: Path) -> dict:
         raise UserError(f"{out} holds no run to resume ({RUN} cannot be read)") from e
 
 
+def in_words(out: Path, results: dict) -> str:
+    """What a finished run says at its end: the table of Dice, and where things are."""
+    from fedsm.evaluation.tables import dice_table
+
+    return f"{dice_table(results)}\n\nresults: {out / RESULTS}\nsuper model: {out / 'super_model'}"
+
+
 def is_federation(out: Path) -> bool:
     """Whether a run's folder is of a job that was submitted to a server, not of the simulator.
 

@@ -1,0 +1,105 @@
+"""The tables of an experiment."""
+
+import csv
+
+import pytest
+
+from app_fedsm.experiment import run_grid
+from app_fedsm.grid_tables import choose, cost_columns, gammas_of, mean_std, table_lines, validation_score
+from tests.app.grid_tools import SITES, build, make_grid, starter
+
+
+def test_mean_and_deviation():
+    """0.8, 0.9, 0.7: mean 0.8; squares of the differences 0, 0.01, 0.01; 0.02 / 2 = 0.01, whose root is 0.1."""
+    assert mean_std([0.8, 0.9, 0.7]) == (pytest.approx(0.8), pytest.approx(0.1))
+    assert mean_std([0.8]) == (0.8, None)
+    assert mean_std([0.8, None]) == mean_std([]) == (None, None)
+
+
+def test_the_table(tmp_path):
+    """Seeds 0 and 1 give 0.5 and 0.7 at site a: mean 0.6, deviation sqrt(2 * 0.1^2 / 1) = 0.1414; FedSM 0.02 more."""
+    grid = make_grid(
+        build("{runs: {FedSM: {}, FedAvg: {from: FedSM, show: global}}, seeds: [0, 1]}", out=tmp_path / "out"), tmp_path
+    )
+    started = []
+    grid.out.mkdir()
+    assert run_grid(grid, starter(lambda run: (0.5 + 0.2 * run.seed, 0.5), started)) == 0
+    assert started == [("FedSM", None, 0), ("FedSM", None, 1)], "two rows, one run a seed"
+    rows = {row["run"]: row for row in csv.DictReader((grid.out / "table.csv").open())}
+    assert rows["FedSM"]["a"] == "0.620000" and rows["FedSM"]["a std"] == "0.141421"
+    assert rows["FedSM"]["selector acc."] == "0.750000" and rows["FedSM"]["seeds"] == "2"
+    assert rows["FedAvg"]["a"] == "0.600000" and rows["FedAvg"]["b"] == "0.700000"
+    assert rows["FedAvg"]["client avg"] == "0.650000" and rows["FedAvg"]["global"] == "0.660000"
+    assert rows["FedAvg"]["selector acc."] == ""
+    text = (grid.out / "table.md").read_text()
+    assert "0.6200 ± 0.1414" in text and "- FedAvg: `global` of the runs of FedSM" in text
+
+
+def test_candidates_are_a_line_a_model(tmp_path):
+    """personal.a: 0.5 at a (2 test images) and 0.7 at b (3): client avg 0.6, global (2 * 0.5 + 3 * 0.7) / 5 = 0.62."""
+    grid = make_grid(build("{runs: {Local: {method: local}}, table: candidates}", out=tmp_path / "out"), tmp_path)
+    grid.out.mkdir()
+    run_grid(grid, starter(lambda run: (0.5, 0.5)))
+    one, two = table_lines(grid.experiment, grid.outcomes, SITES)
+    assert (one.name, two.name) == ("Local: a", "Local: b")
+    assert {k: v[0] for k, v in one.cells.items()} == pytest.approx(
+        {"a": 0.5, "b": 0.7, "client avg": 0.6, "global": 0.62}
+    )
+
+
+def test_costs_stand_beside_the_dice(tmp_path):
+    """Down: sites get 1 and 3 MB in both rounds, mean 2. Up: 1 and 0 MB, then 1 and 2: mean 1. Rounds of 4 and 8 s."""
+    sent = {"down_bytes": {"a": [10**6] * 2, "b": [3 * 10**6] * 2}, "up_bytes": {"a": [10**6] * 2, "b": [0, 2 * 10**6]}}
+    assert cost_columns({"wire": sent, "seconds": {"round": [4.0, 8.0]}}) == {"MB down": 2, "MB up": 1, "s a round": 6}
+    grid = make_grid(build("{runs: {Central: {method: centralized}}, costs: true}", out=tmp_path / "out"), tmp_path)
+    grid.out.mkdir()
+    run_grid(grid, starter(lambda run: (0.5, 0.5)))
+    (line,) = table_lines(grid.experiment, grid.outcomes, SITES)
+    assert line.cells["MB down"] == [None] and line.cells["a"] == [0.5]
+
+
+def test_the_learning_rate_is_chosen_on_validation_images_of_the_first_seed(tmp_path):
+    """lr 0.1 is better on validation (0.8 against 0.6) and worse in the test: it is taken, and alone for seed 1."""
+    file = "{choose: lr, base: {lr: [0.1, 0.2]}, seeds: [0, 1], runs: {A: {}, B: {from: A, show: global}}}"
+    grid = make_grid(build(file, out=tmp_path / "out"), tmp_path)
+    grid.out.mkdir()
+    started = []
+    assert run_grid(grid, starter(lambda run: {0.1: (0.3, 0.8), 0.2: (0.9, 0.6)}[run.choice], started)) == 0
+    assert started == [("A", 0.1, 0), ("A", 0.2, 0), ("A", 0.1, 1)]
+    assert choose(grid.rows[0], grid.experiment, grid.outcomes) == (0.1, {0.1: 0.8, 0.2: 0.6})
+    assert choose(grid.rows[1], grid.experiment, grid.outcomes)[1] == pytest.approx({0.1: 0.7, 0.2: 0.5}), (
+        "its own score"
+    )
+    (line, _) = table_lines(grid.experiment, grid.outcomes, SITES)
+    assert line.cells["a"] == pytest.approx([0.32, 0.32])
+    text = (grid.out / "table.md").read_text()
+    assert "on the validation images of seed 0" in text and "|    0.1 |" in text
+
+
+def test_validation_score_of_personal_models_is_pooled_over_images():
+    """0.9 on 1 image and 0.5 on 3: (0.9 + 1.5) / 4 = 0.6."""
+    scores = {"personal.a": {"score": 0.9}, "personal.b": {"score": 0.5}}
+    content = {
+        "gamma": None, "validation": {"best": scores}, "images": {"a": {"validation": 1}, "b": {"validation": 3}},
+    }  # fmt: skip
+    assert validation_score("personal_own", content) == pytest.approx(0.6)
+
+
+def test_leave_one_out_reports_three_gammas(tmp_path):
+    """4 images: gamma 0 takes no global model, 0.5 was chosen on validation images, 1 is the best in hindsight."""
+
+    def row(gamma, dice, n_global):
+        return {"gamma": gamma, "dice": {"x": dice}, "selected": {"global": n_global, "personal.b": 4 - n_global}}
+
+    rows = [row(0.0, 0.2, 0), row(0.5, 0.3, 1), row(1.0, 0.6, 4)]
+    unseen = {"site": "a", "gamma": 0.5, "evaluation": {"images": 4, "gammas": rows, "dice": {"global": {"x": 0.6}}}}
+    assert [r["gamma"] for r in gammas_of(unseen).values()] == [0.0, 0.5, 1.0]
+    experiment = build("{leave_one_out: true, runs: {S: {}, G: {from: S, show: global}}}", out=tmp_path)
+    outcomes = {("S", None, 0): [{"unseen": unseen, "gamma": 0.5, "gamma_sweep": [{"gamma": 0.5, "validation": 1}],
+                                  "validation": {"best": {"global": {"score": 1}}}}]}  # fmt: skip
+    lines = {line.name: line.cells for line in table_lines(experiment, outcomes, SITES)}
+    assert lines["G"] == {"a": [0.6], "b": [None], "avg": [None]}
+    assert [lines[f"S: {g}"]["a"] for g in gammas_of(unseen)] == [[0.2], [0.3], [0.6]]
+    chosen = {line.name: line.cells for line in table_lines(experiment, outcomes, SITES, selection=True)}
+    assert chosen["S: gamma of validation: unseen a"] == {"global": [0.25], "a": [None], "b": [0.75], "Dice": [0.3]}
+    assert len(experiment.runs(experiment.rows[0], None, 0, SITES)) == 2
