@@ -1,8 +1,9 @@
-"""`fedsm evaluate`: a super model on the images of sites that are on this machine."""
+"""`fedsm evaluate`: a super model on the images of sites, here or in a federation."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from fedsm.evaluation.image_scores import ImageScores
     from fedsm.super_model.artefact import SuperModelFiles
 
-JSON = "evaluation.json"
+LOCAL, POC, PROD = "local", "poc", "prod"  # where the images are
 
 
 def open_cases(
@@ -76,50 +77,110 @@ def score_sites(model: SuperModelFiles, cases: dict[str, SiteCases], desc: str) 
 
 
 def _evaluate(args: argparse.Namespace) -> int:
-    from fedsm.evaluation.evaluate import summarize_images
-    from fedsm.evaluation.markdown import evaluation_csv, evaluation_markdown, score_table
-    from fedsm.evaluation.metrics import METRICS, check_metrics
-    from fedsm.server.checkpoint import write_json
+    from fedsm.evaluation.metrics import check_metrics
     from fedsm.super_model.artefact import load_super_model
-    from fedsm.super_model.card import CARD, render_card
 
+    _check_arguments(args)
     check_metrics()
     model = load_super_model(args.super_model)
-    cases = open_cases(model, args.super_model.resolve(), args.data, args.part)
+    evaluation = _at_home(args, model) if args.env == LOCAL else _in_federation(args, model)
+    _write(args.out, model.manifest, evaluation)
+    missing = evaluation.get("missing", {})
+    for site, reason in missing.items():
+        print(f"fedsm: site {site} is not in it: {reason}", file=sys.stderr)
+    return int(bool(missing))
+
+
+def _check_arguments(args: argparse.Namespace) -> None:
+    needs = {LOCAL: [], POC: [], PROD: ["kit", "sites"]}[args.env]
+    if (args.env == LOCAL) != (args.data is not None):
+        raise UserError(
+            "DATA is missing: the folder with one sub-folder a site"
+            if args.env == LOCAL
+            else f"with --env {args.env} every site has its own data: leave out {args.data}"
+        )
+    for option in needs:
+        if getattr(args, option) is None:
+            raise UserError(f"--env {args.env} needs --{option}; see `fedsm evaluate --help`")
+
+
+def _at_home(args: argparse.Namespace, model: SuperModelFiles) -> dict:
+    from fedsm.evaluation.evaluate import summarize_images
+
+    cases = open_cases(model, args.super_model.resolve(), args.data, args.part, args.sites)
     scores = score_sites(model, cases, "evaluating")
     if args.part != "all":
         check_counts(model, scores, args.part)
-    evaluation = summarize_images(model.manifest, scores, args.part, args.seed)
-    args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "evaluation.md").write_text(evaluation_markdown(evaluation), encoding="utf-8")
-    (args.out / "evaluation.csv").write_text(evaluation_csv(evaluation), encoding="utf-8")
-    if args.part == "test":
-        (args.out / CARD).write_text(render_card(model.manifest, evaluation), encoding="utf-8")
-    write_json(args.out / JSON, evaluation)
+    return summarize_images(model.manifest, scores, args.part, args.seed)
+
+
+def _in_federation(args: argparse.Namespace, model: SuperModelFiles) -> dict:
+    from app_fedsm import remote
+    from app_fedsm.evaluate_remote import evaluate_remotely
+    from app_fedsm.poc import Poc
+
+    kit, sites = args.kit, args.sites
+    if args.env == POC:
+        poc = Poc(args.dir)
+        kit, sites = poc.lead, sites or poc.note["sites"]
+    try:
+        return evaluate_remotely(kit, args.super_model, model, sites, args.part, args.seed, args.byoc, args.out)
+    except remote.JobFailed as e:
+        raise UserError(f"the evaluation failed: {e}") from e
+
+
+def _write(out: Path, manifest: dict, evaluation: dict) -> None:
+    """Writes the files and shows the tables."""
+    from fedsm.evaluation.evaluate import FILE
+    from fedsm.evaluation.markdown import evaluation_csv, evaluation_markdown, score_table
+    from fedsm.evaluation.metrics import METRICS
+    from fedsm.server.checkpoint import write_json
+    from fedsm.super_model.card import CARD, render_card
+
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "evaluation.md").write_text(evaluation_markdown(evaluation), encoding="utf-8")
+    (out / "evaluation.csv").write_text(evaluation_csv(evaluation), encoding="utf-8")
+    if evaluation["part"] == "test":
+        (out / CARD).write_text(render_card(manifest, evaluation), encoding="utf-8")
+    write_json(out / FILE, evaluation)
     print("\n\n".join(score_table(evaluation, metric) for metric in METRICS))
     if found := evaluation["reliability"]:
         print(f"\nselector: accuracy {found['accuracy']:.3f}, calibration error (ECE) {found['ece']:.3f}")
-    print(f"\nall tables: {args.out / 'evaluation.md'}")
-    return 0
+    print(f"\nall tables: {out / 'evaluation.md'}")
+
+
+_EXAMPLE = """example:
+  fedsm evaluate runs/first/super_model demo_data -o evaluation
+  fedsm evaluate runs/poc/super_model --env poc              # each site at home, only means and counts leave
+  fedsm evaluate runs/first/super_model --env prod --kit lead@hospital.org --sites site-1 site-2
+"""
 
 
 def add_parser(commands) -> None:
     """Adds the command to `fedsm`'s."""
     evaluate = commands.add_parser(
         "evaluate", help="score a super model on sites' images", formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example:\n  fedsm evaluate runs/first/super_model demo_data -o evaluation\n",
+        epilog=_EXAMPLE,
         description="Dice, IoU and 95 % Hausdorff distance of the super model and of every model in it, for each site"
         " and label, with bootstrap intervals; Dice at every gamma; confusion and calibration of the selector."
         " Writes evaluation.json, .md and .csv, and for test images a model card with intervals.",
     )  # fmt: skip
-    evaluate.add_argument("super_model", type=Path, metavar="SUPER_MODEL", help="the super model's folder")
-    evaluate.add_argument("data", type=Path, metavar="DATA", help="folder with one sub-folder a site, or one site's")
-    evaluate.add_argument(
-        "-o", "--out", type=Path, default=Path("evaluation"), metavar="OUT", help="(default: evaluation)"
-    )
-    evaluate.add_argument(
+    add = evaluate.add_argument
+    add("super_model", type=Path, metavar="SUPER_MODEL", help="the super model's folder")
+    add("data", type=Path, nargs="?", metavar="DATA", help="folder with one sub-folder a site, or one site's")
+    add("-o", "--out", type=Path, default=Path("evaluation"), metavar="OUT", help="(default: evaluation)")
+    add(
         "--part", choices=("test", "validation", "all"), default="test",
         help="the part of each site's split in training, or all images, for data from elsewhere (default: test)",
     )  # fmt: skip
-    evaluate.add_argument("--seed", type=int, default=0, metavar="S", help="of the bootstrap (default: 0)")
+    add("--seed", type=int, default=0, metavar="S", help="of the bootstrap (default: 0)")
+    add("--sites", nargs="+", metavar="SITE", help="only these (with --env prod: needed)")
+    add(
+        "--env", choices=(LOCAL, POC, PROD), default=LOCAL,
+        help="where the images are: in DATA on this machine, or at the sites of a POC or of a provisioned federation"
+        " (default: local)",
+    )  # fmt: skip
+    add("--kit", type=Path, metavar="KIT", help="your startup kit, with --env prod")
+    add("--dir", type=Path, default=Path("poc"), metavar="DIR", help="the POC's folder, with --env poc (default: poc)")
+    add("--byoc", action="store_true", help="carry the code inside the job (sites must allow it)")
     evaluate.set_defaults(do=_evaluate)

@@ -42,6 +42,8 @@ def show(bar: tqdm, event: dict) -> str | None:
         if event["missing"]:
             score["missing"] = ",".join(event["missing"])
         bar.set_postfix(score)
+    elif event["event"] == "scored":
+        bar.update(1)
     else:
         bar.set_description(event["event"])
     return None

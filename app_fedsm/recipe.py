@@ -1,4 +1,4 @@
-"""The FedSM recipe: one job for the simulator, POC and production."""
+"""The FedSM recipes, training and evaluation: one job for the simulator, POC and production."""
 
 from __future__ import annotations
 
@@ -16,12 +16,49 @@ from fedsm import exchange
 from fedsm.client.executor import FedSMExecutor
 from fedsm.server.aggregator import SoftPullAggregator
 from fedsm.server.controller import FedSMController
+from fedsm.server.evaluation import MODEL, EvaluationController
 from fedsm.settings import JobSettings
+from fedsm.task_names import SCORE
 
 POLL_SECONDS = 0.2  # FLARE's clients ask for work every 2 s by default, which doubles a short round
 
 
-class FedSMRecipe(Recipe):
+class _FedSMJob(Recipe):
+    """What both recipes do alike.
+
+    Args:
+        job: the job.
+        byoc: carry the code inside the job. Default: the sites have installed the package.
+        sites: the job goes to these alone; default: to all that are connected when it starts.
+    """
+
+    def __init__(self, job: FedJob, byoc: bool, sites: list[str] | None):
+        job.set_app_packages(["fedsm"])  # never copied by FLARE's import scan, which misses files: see export
+        super().__init__(job)
+        self.add_server_config({"server": {"task_request_interval": POLL_SECONDS}})
+        self._byoc = byoc
+        self._sites = sites
+
+    def export(self, job_dir: str, **kwargs) -> None:
+        """Writes the job folder `<job_dir>/<name>`; with `byoc` the whole package goes into its `app/custom`."""
+        with tempfile.TemporaryDirectory() as staging:
+            if self._byoc:
+                source = Path(fedsm.__file__).parent
+                shutil.copytree(source, Path(staging) / "fedsm", ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
+                self.add_server_file(staging)
+            super().export(job_dir, **kwargs)
+        if self._sites:
+            self._deploy(Path(job_dir) / self._job.name, {"app": ["server", *self._sites]})
+
+    def _deploy(self, folder: Path, places: dict[str, list[str]]) -> None:
+        """Says in an exported job which app goes where."""
+        meta = folder / "meta.json"
+        content = json.loads(meta.read_text())
+        content["deploy_map"] = places
+        meta.write_text(json.dumps(content, indent=4))
+
+
+class FedSMRecipe(_FedSMJob):
     """Puts a FedSM job together.
 
     Args:
@@ -41,27 +78,37 @@ class FedSMRecipe(Recipe):
         job = FedJob(name=name, min_clients=settings.min_sites)
         for site, needed in (resources or {}).items():
             job.job.add_resource_spec(site, needed)
-        job.set_app_packages(["fedsm"])  # never copied by FLARE's import scan, which misses files: see export
         job.to_server(FedSMController(settings.to_dict(), resume_from=resume_from), id="controller")
         job.to_server(SoftPullAggregator(), id="aggregator")
         job.to_server(TBAnalyticsReceiver(), id="tensorboard")
         tasks = [exchange.REGISTER, exchange.TRAIN, exchange.VALIDATE, exchange.EVALUATE]
         job.to_clients(FedSMExecutor(), tasks=tasks)
-        super().__init__(job)
-        self.add_server_config({"server": {"task_request_interval": POLL_SECONDS}})
-        self._byoc = byoc
-        self._sites = sites
+        super().__init__(job, byoc, sites)
+
+
+class EvaluationRecipe(_FedSMJob):
+    """Puts an evaluation together: a super model that every site scores at home.
+
+    Args:
+        model: the super model's folder. It travels in the server's configuration, which is no code: sites that forbid
+            BYOC take the job.
+        name: the job's name.
+        part: which of the sites' images; see `EvaluationController`.
+        seed: of the bootstrap.
+        sites: the sites that take part.
+        byoc: carry the code inside the job.
+    """
+
+    def __init__(self, model: Path, name: str, part: str, seed: int, sites: list[str], byoc: bool = False):
+        job = FedJob(name=name, min_clients=1)
+        job.to_server(EvaluationController(part, seed), id="controller")
+        job.to_clients(FedSMExecutor(), tasks=[SCORE])
+        super().__init__(job, byoc, sites)
+        self._model = model
 
     def export(self, job_dir: str, **kwargs) -> None:
-        """Writes the job folder `<job_dir>/<name>`; with `byoc` the whole package goes into its `app/custom`."""
-        with tempfile.TemporaryDirectory() as staging:
-            if self._byoc:
-                source = Path(fedsm.__file__).parent
-                shutil.copytree(source, Path(staging) / "fedsm", ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
-                self.add_server_file(staging)
-            super().export(job_dir, **kwargs)
-        if self._sites:
-            meta = Path(job_dir) / self._job.name / "meta.json"
-            content = json.loads(meta.read_text())
-            content["deploy_map"] = {app: ["server", *self._sites] for app in content["deploy_map"]}
-            meta.write_text(json.dumps(content, indent=4))
+        super().export(job_dir, **kwargs)
+        folder = Path(job_dir) / self._job.name
+        shutil.copytree(folder / "app", folder / "app_server")
+        shutil.copytree(self._model, folder / "app_server" / "config" / MODEL)
+        self._deploy(folder, {"app": self._sites, "app_server": ["server"]})

@@ -7,7 +7,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tqdm import tqdm
@@ -71,13 +71,22 @@ def submit(
     with sessions.connect(kit) as session:
         resume_from = f"job:{','.join(earlier)}" if earlier else ""
         FedSMRecipe(settings, job_name(settings), resume_from, byoc, resources, sites).export(str(out / "job"))
-        try:
-            job_id = session.submit_job(str(out / "job" / job_name(settings)))
-        except Exception as e:  # FLARE has a dozen of exceptions for this
-            raise UserError(f"the server refused the job: {' '.join(str(e).split())}") from e
+        job_id = hand_in(session, out / "job" / job_name(settings))
     note = {"job_id": job_id, "kit": str(kit), "settings": settings.to_dict(), "sites": all_sites or sites}
     write_json(out / RUN, note | {"byoc": byoc, "resources": resources or {}, "earlier": list(earlier)})
     return job_id
+
+
+def hand_in(session, folder: Path) -> str:
+    """Submits an exported job; returns its id.
+
+    Raises:
+        UserError: the server refuses it.
+    """
+    try:
+        return session.submit_job(str(folder))
+    except Exception as e:  # FLARE has a dozen of exceptions for this
+        raise UserError(f"the server refused the job: {' '.join(str(e).split())}") from e
 
 
 def resume(out: Path, rounds: int | None = None, join: Sequence[str] = ()) -> tuple[str, list[str]]:
@@ -154,12 +163,13 @@ def finish(out: Path) -> dict:
     """
     job = load_job(out)
     kit, rounds = Path(job["kit"]), job["settings"]["rounds"]
-    meta, failure = _follow(kit, job["job_id"], rounds)
-    with sessions.connect(kit) as session:
-        _fetch(session, job["job_id"], out)
+    meta, failure = follow(kit, job["job_id"], rounds, "round")
+    with download(kit, job["job_id"], out) as workspace:
+        if workspace:
+            collect(workspace, out)
     if (out / RESULTS).is_file():
         return json.loads((out / RESULTS).read_text())
-    raise JobFailed(failure or _reason(out, meta))
+    raise JobFailed(failure or reason_of(out, meta))
 
 
 def events_of(session, job_id: str, after: int = 0) -> list[dict]:
@@ -171,10 +181,10 @@ def events_of(session, job_id: str, after: int = 0) -> list[dict]:
     return []
 
 
-def _follow(kit: Path, job_id: str, rounds: int) -> tuple[dict, str | None]:
+def follow(kit: Path, job_id: str, steps: int, unit: str) -> tuple[dict, str | None]:
     """Shows a bar until the job has ended; returns its meta data and the reason, if it said that it failed."""
     seen, failure, silent_since, told = 0, None, None, False
-    with tqdm(total=rounds, unit="round", desc="submitted") as bar:
+    with tqdm(total=steps, unit=unit, desc="submitted") as bar:
         while True:
             try:
                 with sessions.connect(kit) as session:
@@ -204,23 +214,32 @@ def _follow(kit: Path, job_id: str, rounds: int) -> tuple[dict, str | None]:
                 time.sleep(POLL_SECONDS)
 
 
-def _fetch(session, job_id: str, out: Path) -> None:
-    """Downloads what the server kept of a job, and puts it into the run's folder in the simulator's shape."""
+@contextlib.contextmanager
+def download(kit: Path, job_id: str, out: Path) -> Iterator[Path | None]:
+    """What the server kept of a job: yields its workspace, which is gone afterwards; None where there is none.
+
+    The server's log goes to `out`.
+    """
     scratch = out / "download"
     shutil.rmtree(scratch, ignore_errors=True)
     try:
-        folder = Path(session.download_job_result(job_id, str(scratch)))
-    except Exception as e:  # a job that was never deployed has none
-        (out / LOG).write_text(f"no result of job {job_id} could be downloaded: {e}\n")
-        return
-    workspace = folder / "workspace"
-    if (workspace / "log.txt").is_file():
-        shutil.copyfile(workspace / "log.txt", out / LOG)
-    collect(workspace, out)
-    shutil.rmtree(scratch, ignore_errors=True)
+        try:
+            with sessions.connect(kit) as session:
+                workspace = Path(session.download_job_result(job_id, str(scratch))) / "workspace"
+        except UserError:
+            raise
+        except Exception as e:  # a job that was never deployed has none
+            (out / LOG).write_text(f"no result of job {job_id} could be downloaded: {e}\n")
+            yield None
+            return
+        if (workspace / "log.txt").is_file():
+            shutil.copyfile(workspace / "log.txt", out / LOG)
+        yield workspace
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _reason(out: Path, meta: dict) -> str:
+def reason_of(out: Path, meta: dict) -> str:
     """Why a job ended without results: what it said itself, else which site refused it, else FLARE's status."""
     from app_fedsm.run_folder import PROGRESS
 

@@ -14,6 +14,9 @@ _LAST = 5  # rounds whose median says how long the next will take
 
 def summary(events: list[dict]) -> str:
     """What the events of a run's progress come to: rounds, who answered, the last Dice, the time left."""
+    if events and events[0]["event"] == "evaluating":  # a job of its own
+        scored = [e["site"] for e in events if e["event"] == "scored"]
+        return f"evaluation: {len(scored)} of {len(events[0]['sites'])} sites scored"
     started = next((e for e in reversed(events) if e["event"] == "started"), None)
     if started is None:
         return "starting"

@@ -16,6 +16,7 @@ import yaml
 from nvflare.apis.client import Client
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_context import FLContext, FLContextManager
+from nvflare.apis.impl.controller import Controller
 from nvflare.apis.impl.wf_comm_server import WFCommServer
 from nvflare.apis.server_engine_spec import ServerEngineSpec
 from nvflare.apis.shareable import Shareable
@@ -105,6 +106,7 @@ class Federation:
         resume_from: a checkpoints folder.
         fault: what goes wrong at the sites.
         site_settings: site -> what its `fedsm_site.yaml` says beyond where the data are.
+        controller: another one than that of a training.
     """
 
     def __init__(
@@ -116,6 +118,7 @@ class Federation:
         resume_from: str = "",
         fault: Fault | None = None,
         site_settings: dict[str, dict] | None = None,
+        controller: Controller | None = None,
     ):
         self.folder, self.data, self.fault = folder, data, fault
         self.site_settings = site_settings or {}
@@ -123,7 +126,7 @@ class Federation:
         self.done = threading.Event()
         self.panic: str | None = None
         self.aggregator = SoftPullAggregator()
-        self.controller = FedSMController(settings.to_dict(), resume_from=resume_from)
+        self.controller = controller or FedSMController(settings.to_dict(), resume_from=resume_from)
         (folder / "server" / "startup").mkdir(parents=True, exist_ok=True)
         (folder / "server" / "local").mkdir(exist_ok=True)
         self.sites = {name: Site(self, name) for name in sites}

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from fedsm.client import trainer_link
-from fedsm.client.site_trainer import Aborted, build_trainer
 from fedsm.client.trainer_link import TrainerLink, oom_kills
+from fedsm.client.work import Aborted
+from fedsm.client.workers import build_worker
 from fedsm.errors import UserError
 from fedsm.task_names import EVALUATE, REGISTER, TASKS, TRAIN, VALIDATE
 from tests.client.trainer_site import (
@@ -66,7 +67,7 @@ def assert_same(a, b) -> None:
 @pytest.mark.parametrize("selector", ["gradient", "statistics"])
 def test_every_task_gives_bit_for_bit_what_it_gives_inside(tmp_path, data_root, selector):
     settings = small_job(selector=selector)
-    inside = build_trainer(place_of(tmp_path / "inside", data_root), meta_of(settings, 1))
+    inside = build_worker(place_of(tmp_path / "inside", data_root), REGISTER, meta_of(settings, 1))
 
     def payload(task: str, number: int) -> dict:
         made = payload_of(settings, number)
@@ -94,7 +95,7 @@ def test_kill_9_is_reported_and_the_next_round_goes_on_from_disk(tmp_path, data_
         third = train(link, 3)
         assert link.pid != killed and not psutil.pid_exists(killed)
 
-    undisturbed = build_trainer(place_of(tmp_path / "undisturbed", data_root), meta_of(SETTINGS, 1))
+    undisturbed = build_worker(place_of(tmp_path / "undisturbed", data_root), TRAIN, meta_of(SETTINGS, 1))
     train(undisturbed, 1)
     assert_same(third, train(undisturbed, 3))
 

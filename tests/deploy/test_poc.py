@@ -10,6 +10,7 @@ from app_fedsm.status import summary
 from fedsm.errors import UserError
 from tests.app.test_simulator import SMALL, assert_equals_plain_loop
 from tests.conftest import SITES
+from tests.deploy.assertions import assert_same_means
 from tests.deploy.processes import free_port, kill_all, processes_of
 
 
@@ -50,11 +51,22 @@ def test_up_submit_status_down(folder, data_root, capsys):
     told = capsys.readouterr().out
     assert f"3 sites connected: {', '.join(SITES)}" in told and "FINISHED:COMPLETED" in told
 
+    model, at_home, federated = str(out / "super_model"), folder / "at_home", folder / "federated"
+    assert main(["evaluate", model, str(data_root), "-o", str(at_home)]) == 0
+    assert main(["evaluate", model, "--env", "poc", *here, "-o", str(federated)]) == 0
+    assert "all tables" in capsys.readouterr().out
+    assert_same_means(*(json.loads((f / "evaluation.json").read_text()) for f in (at_home, federated)))
+    assert {p.name for p in federated.iterdir()} == {
+        "evaluation.json", "evaluation.md", "evaluation.csv", "MODEL_CARD.md", "flare.log",
+    }  # fmt: skip
+
     lost = Poc(folder / "poc").kits / "site-2"
     kill_all(lost)
     assert main([*submit[:-1], str(folder / "other")]) == 2
     assert "not connected to the server: site-2" in capsys.readouterr().err
     assert not (folder / "other" / "run.json").exists()
+    assert main(["evaluate", model, "--env", "poc", *here, "-o", str(folder / "third")]) == 2
+    assert "not connected to the server: site-2" in capsys.readouterr().err and not (folder / "third").exists()
 
     assert main(["poc", "down", *here]) == 0
     assert not processes_of(folder / "poc"), "everything that was started has ended"

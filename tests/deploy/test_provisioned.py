@@ -17,6 +17,7 @@ from app_fedsm.provision import provision
 from fedsm.errors import UserError
 from tests.app.test_simulator import SMALL, assert_equals_plain_loop
 from tests.conftest import SITES
+from tests.deploy.assertions import assert_same_means
 from tests.deploy.processes import ROOT, Running, free_port, with_wheel, without_fedsm
 
 pytestmark = pytest.mark.slow
@@ -65,9 +66,21 @@ def test_installed_code_where_one_site_forbids_byoc(consortium, data_root):
     assert_equals_plain_loop(out, data_root, rounds=3)
 
 
+def test_evaluation_at_the_sites(consortium, data_root):
+    """The super model travels as configuration, which site-3 takes though it forbids code; only reports come back."""
+    model, folder = str(consortium.folder / "installed_run" / "super_model"), consortium.folder
+    prod = ["--env", "prod", "--kit", str(consortium.lead), "--sites", *SITES]
+    assert main(["evaluate", model, *prod, "-o", str(folder / "evaluation")]) == 0
+    assert main(["evaluate", model, str(data_root), "-o", str(folder / "at_home")]) == 0
+    found, at_home = (json.loads((folder / name / "evaluation.json").read_text()) for name in ("evaluation", "at_home"))
+    assert found["missing"] == {}
+    assert_same_means(at_home, found)
+
+
 def test_no_data_path_leaves_a_site(consortium, data_root):
     """Neither in the server's folder, nor in the stored jobs (zipped), nor in the job or the download."""
     places = [consortium.kits.server, consortium.kits.storage, consortium.folder / "installed_run"]
+    places.append(consortium.folder / "evaluation")
     looked = 0
     for path in (p for place in places for p in place.rglob("*") if p.is_file()):
         contents = [path.read_bytes()]

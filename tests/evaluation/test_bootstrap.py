@@ -36,7 +36,7 @@ def test_averages_by_hand():
 
 def test_one_patient_has_no_interval():
     assert site_interval(resample(np.array([0.2, 0.4]), ["a", "a"], 0, "x")) == {
-        "mean": pytest.approx(0.3), "low": None, "high": None,
+        "mean": pytest.approx(0.3), "low": None, "high": None, "error": None,
     }  # fmt: skip
 
 

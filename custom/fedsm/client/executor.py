@@ -18,13 +18,14 @@ from nvflare.apis.signal import Signal
 from fedsm import exchange
 from fedsm.client.failures import explain
 from fedsm.client.site_settings import INSIDE, PROCESS, Place, load_site_settings
-from fedsm.client.site_trainer import Aborted, SiteTrainer, build_trainer
 from fedsm.client.trainer_link import TrainerLink
+from fedsm.client.work import Aborted
+from fedsm.client.workers import Worker, build_worker
 from fedsm.task_names import SIMULATED_JOB
 
 
 class FedSMExecutor(Executor):
-    """Does the four tasks of a FedSM job at a site.
+    """Does the tasks of a FedSM job at a site: the four of training, or the one of an evaluation.
 
     It takes no arguments: the job's settings come with each task, the site's own from `fedsm_site.yaml`.
     What leaves the site: weight differences, sums of image descriptors, counts and mean scores. No image,
@@ -33,7 +34,7 @@ class FedSMExecutor(Executor):
 
     def __init__(self):
         super().__init__()
-        self._trainer: SiteTrainer | TrainerLink | None = None
+        self._trainer: Worker | TrainerLink | None = None
         self._trainer_key: tuple | None = None
 
     def handle_event(self, event_type: str, fl_ctx: FLContext):
@@ -48,7 +49,7 @@ class FedSMExecutor(Executor):
             gc.collect()  # FLARE leaves the last task's messages in cycles, each with its payload
             meta, payload = exchange.unpack(shareable)
             exchange.forget(shareable)
-            trainer = self._get_trainer(meta, fl_ctx)
+            trainer = self._get_trainer(task_name, meta, fl_ctx)
             answer = trainer.do(task_name, meta, payload, lambda: abort_signal.triggered)
         except Aborted:
             return make_reply(ReturnCode.TASK_ABORTED)
@@ -64,7 +65,7 @@ class FedSMExecutor(Executor):
         kinds = {n: DataKind.STATISTICS if n in answer.sums else DataKind.WEIGHT_DIFF for n in answer.tracks}
         return exchange.pack(answer.tracks, answer.meta, kinds)
 
-    def _get_trainer(self, meta: dict, fl_ctx: FLContext) -> SiteTrainer | TrainerLink:
+    def _get_trainer(self, task: str, meta: dict, fl_ctx: FLContext) -> Worker | TrainerLink:
         """The trainer of this run, kept between tasks: it holds the data and Adam's moments."""
         name = fl_ctx.get_identity_name()
         key = (meta["run_id"], tuple(meta["sites"]), repr(meta["settings"]))
@@ -80,7 +81,7 @@ class FedSMExecutor(Executor):
                 fl_ctx,
                 f"site {name!r} computes on {site.device} with {site.threads} CPU threads, trainer: {where}",
             )
-            self._trainer = TrainerLink(place) if where == PROCESS else build_trainer(place, meta)
+            self._trainer = TrainerLink(place) if where == PROCESS else build_worker(place, task, meta)
             self._trainer_key = key
             gc.collect()
             gc.freeze()  # what is loaded now stays: collecting the rest is then a matter of milliseconds

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
 from fedsm.client.local_state import LocalState
-from fedsm.client.site_settings import Place, SiteSettings, load_site_settings
+from fedsm.client.site_settings import SiteSettings
+from fedsm.client.work import Aborted, Answer
 from fedsm.data.augment import augment_batch
 from fedsm.data.cache import SiteCache
 from fedsm.data.dataset import load_site, seeded_order
@@ -23,25 +22,6 @@ from fedsm.tracks.base import Batch, ClientTrack, Tensors
 from fedsm.tracks.private_sums import PrivateSums
 
 log = logging.getLogger(__name__)
-
-
-class Aborted(Exception):
-    """The job was stopped while a site was at work."""
-
-
-@dataclass
-class Answer:
-    """What a site sends for a task.
-
-    Attributes:
-        tracks: tensors by track.
-        meta: plain values.
-        sums: the tracks whose tensors are sums over images, not of a network.
-    """
-
-    tracks: dict[str, Tensors]
-    meta: dict
-    sums: list[str]
 
 
 class SiteTrainer:
@@ -220,10 +200,3 @@ class SiteTrainer:
             )
             for part in ("validation", "test")
         }
-
-
-def build_trainer(place: Place, meta: dict) -> SiteTrainer:
-    """The trainer of a run at a site, from the site's own settings and what came with the first task."""
-    site = load_site_settings(Path(place.local), Path(place.workspace), place.site, place.fair_share)
-    settings, sites = JobSettings.from_dict(meta["settings"]), list(meta["sites"])
-    return SiteTrainer(settings, site, place.site, sites.index(place.site), sites, meta["run_id"])

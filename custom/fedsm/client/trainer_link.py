@@ -23,9 +23,9 @@ from typing import IO
 from fedsm.client import frames
 from fedsm.client.failures import OUT_OF_MEMORY, speaks_of_memory
 from fedsm.client.site_settings import Place
-from fedsm.client.site_trainer import Aborted, Answer
+from fedsm.client.work import Aborted, Answer
 from fedsm.errors import UserError
-from fedsm.task_names import EVALUATE
+from fedsm.task_names import EVALUATE, SCORE
 from fedsm.tracks.base import Tensors
 
 COMMAND = (
@@ -71,7 +71,7 @@ class TrainerLink:
             UserError: as the trainer raised it; or the trainer died, with the reason.
         """
         settings = meta["settings"]
-        seconds = settings["evaluate_timeout" if task == EVALUATE else "round_timeout"]
+        seconds = settings["evaluate_timeout" if task in (EVALUATE, SCORE) else "round_timeout"]
         return self._free_child().ask(task, meta, payload, aborted, seconds)
 
     def close(self) -> None:

@@ -19,7 +19,8 @@ import traceback
 from fedsm.client import frames
 from fedsm.client.failures import explain
 from fedsm.client.site_settings import Place
-from fedsm.client.site_trainer import Aborted, build_trainer
+from fedsm.client.work import Aborted
+from fedsm.client.workers import build_worker
 from fedsm.errors import UserError
 
 
@@ -62,7 +63,7 @@ def _serve() -> int:
                 return 0
             sound, tracks = True, {}
             try:
-                trainer = trainer or build_trainer(place, request["meta"])
+                trainer = trainer or build_worker(place, request["task"], request["meta"])
                 number = request["number"]
                 answer = trainer.do(request["task"], request["meta"], payload, lambda n=number: hand.stopped >= n)
                 reply = {"meta": answer.meta, "sums": answer.sums}

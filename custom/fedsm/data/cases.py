@@ -53,16 +53,20 @@ class SiteCases:
         part: train, validation, test, or `all` without a split.
         state: the site's state folder, where the split of training was written down; None: it is drawn again. It is
             only read.
+        pattern: the patient in a file's name, where the site has a pattern of its own; default: the task's.
 
     Raises:
         UserError: whatever is wrong with the folder.
     """
 
-    def __init__(self, folder: Path, site: str, settings: JobSettings, part: str, state: Path | None = None):
+    def __init__(
+        self, folder: Path, site: str, settings: JobSettings, part: str, state: Path | None = None,
+        pattern: str | None = None,
+    ):  # fmt: skip
         self.site, self.part, self._settings = site, part, settings
         pairs = list_pairs(folder, site)
         stems = [p.stem for p in pairs]
-        patients = patients_of(folder, stems, settings.task.patient_pattern or None, site)
+        patients = patients_of(folder, stems, pattern or settings.task.patient_pattern or None, site)
         rows = range(len(pairs))
         if part != ALL:
             assert part in PARTS

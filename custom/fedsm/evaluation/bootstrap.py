@@ -7,7 +7,9 @@ percentile of the means of `DRAWS` such samples (Efron, 1979). Sites are drawn e
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
@@ -54,9 +56,15 @@ def resample(values: np.ndarray, patients: list[str], seed: int, site: str) -> R
     return Resampled(float(values.mean()), len(values), totals[drawn].sum(1), counts[drawn].sum(1), len(names))
 
 
-def site_interval(site: Resampled) -> dict:
-    """`mean`, `low` and `high` of one site; None for the bounds where there is one patient only."""
-    return _interval(site.mean, site.totals / site.counts, [site])
+def site_interval(site: Resampled, bounds: bool = True) -> dict:
+    """`mean`, `low`, `high` and the standard `error` of one site's mean.
+
+    The last three are None where there is one patient only, or where no bounds shall be told.
+    """
+    if not bounds or site.patients < 2:
+        return {"mean": site.mean, "low": None, "high": None, "error": None}
+    means = site.totals / site.counts
+    return _interval(site.mean, means, [site]) | {"error": float(means.std())}
 
 
 def client_average(sites: list[Resampled]) -> dict:
@@ -68,6 +76,25 @@ def pooled(sites: list[Resampled]) -> dict:
     """The same of the mean over all images of all sites."""
     mean = sum(s.mean * s.count for s in sites) / sum(s.count for s in sites)
     return _interval(mean, sum(s.totals for s in sites) / sum(s.counts for s in sites), sites)
+
+
+def from_errors(sites: list[dict], weights: list[float], most: float | None) -> dict:
+    """A weighted mean of sites' means, for whoever has their intervals and not their draws.
+
+    error = sqrt(sum_k (w_k error_k)^2) / sum_k w_k, and the interval is that of a normal distribution, cut off where
+    no value can be.
+
+    Args:
+        sites: what `site_interval` gave for each.
+        weights: of the sites.
+        most: the largest value that there is; the smallest is 0.
+    """
+    mean = sum(w * s["mean"] for s, w in zip(sites, weights, strict=True)) / sum(weights)
+    if any(s["error"] is None for s in sites):
+        return {"mean": mean, "low": None, "high": None}
+    error = math.hypot(*(w * s["error"] for s, w in zip(sites, weights, strict=True))) / sum(weights)
+    reach = NormalDist().inv_cdf((1 + LEVEL) / 2) * error
+    return {"mean": mean, "low": max(mean - reach, 0.0), "high": min(mean + reach, math.inf if most is None else most)}
 
 
 def _interval(mean: float, means: np.ndarray, sites: list[Resampled]) -> dict:

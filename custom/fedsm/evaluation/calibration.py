@@ -36,3 +36,24 @@ def reliability(confidence: np.ndarray, right: np.ndarray, bins: int = BINS) -> 
             ece += row["images"] / len(confidence) * abs(row["accuracy"] - row["confidence"])
         rows.append(row)
     return {"bins": rows, "ece": float(ece), "accuracy": float(right.mean()), "confidence": float(confidence.mean())}
+
+
+def join_reliability(sites: list[dict]) -> dict | None:
+    """One diagram of several sites' numbers, the same as of all their images; None of none."""
+    if not sites:
+        return None
+    rows = []
+    for bins in zip(*(s["bins"] for s in sites), strict=True):
+        filled = [b for b in bins if b["images"]]
+        row = {"low": bins[0]["low"], "high": bins[0]["high"], "images": sum(b["images"] for b in filled)}
+        if filled:
+            row |= {key: _mean(filled, key) for key in ("confidence", "accuracy")}
+        rows.append(row)
+    filled = [row for row in rows if row["images"]]
+    total = sum(row["images"] for row in filled)
+    ece = sum(row["images"] * abs(row["accuracy"] - row["confidence"]) for row in filled) / total
+    return {"bins": rows, "ece": ece} | {key: _mean(filled, key) for key in ("accuracy", "confidence")}
+
+
+def _mean(rows: list[dict], key: str) -> float:
+    return sum(row["images"] * row[key] for row in rows) / sum(row["images"] for row in rows)

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
-import torch
+from fedsm.evaluation.bootstrap import DRAWS, LEVEL, client_average, from_errors, pooled
+from fedsm.evaluation.calibration import join_reliability
+from fedsm.evaluation.image_scores import ImageScores
+from fedsm.evaluation.metrics import HD95, METRICS
+from fedsm.evaluation.site_report import MEAN, Draws, draw, models_of, report_of
 
-from fedsm.evaluation.bootstrap import DRAWS, LEVEL, Resampled, client_average, pooled, resample, site_interval
-from fedsm.evaluation.calibration import reliability
-from fedsm.evaluation.image_scores import SUPER, ImageScores
-from fedsm.evaluation.metrics import DICE, METRICS
-from fedsm.super_model.inference import GLOBAL, personal
-from fedsm.tracks.base import DIRECT, MIXTURE, THRESHOLD
-
-OWN = "personal_own"
-MEAN = "mean"  # beside the labels: their mean
+FILE = "evaluation.json"
 
 
 def summarize_images(manifest: dict, scores: dict[str, ImageScores], part: str, seed: int = 0) -> dict:
-    """The content of evaluation.json.
+    """The content of evaluation.json, where the images are at hand.
 
     Args:
         manifest: the super model's.
@@ -28,102 +23,84 @@ def summarize_images(manifest: dict, scores: dict[str, ImageScores], part: str, 
     Returns:
         plain values; see the README.
     """
-    sites, gamma = manifest["sites"], manifest["gamma"]
-    labels = manifest["labels"]
-    models: dict[str, dict] = {}
-    averages: dict[str, dict] = {}
-    for name, by_site in _models(sites, scores, gamma).items():
-        drawn = {site: _resampled(by, scores[site].patients, labels, seed, site) for site, by in by_site.items()}
-        models[name] = {
-            site: {m: {label: site_interval(r) for label, r in by.items()} for m, by in metrics.items()}
-            for site, metrics in drawn.items()
-        }
-        averages[name] = {
-            m: {
-                label: {
-                    "client_avg": client_average([metrics[m][label] for metrics in drawn.values()]),
-                    "global": pooled([metrics[m][label] for metrics in drawn.values()]),
-                }
-                for label in [*labels, MEAN]
-            }
-            for m in METRICS
-        }
-    selecting = {site: s for site, s in scores.items() if s.yhat is not None}
-    known = {site: s for site, s in selecting.items() if site in sites}
+    drawn = {site: draw(manifest, site, s, seed) for site, s in scores.items()}
+    reports = {site: report_of(manifest, site, s, drawn[site]) for site, s in scores.items()}
+    evaluation = join(manifest, reports, part, seed) | {"averages": _drawn_averages(manifest, drawn)}
+    evaluation["bootstrap"]["averages"] = "draws"
+    return evaluation
+
+
+def join(manifest: dict, reports: dict[str, dict], part: str, seed: int) -> dict:
+    """The same from the sites' reports; the intervals of averages are then from the sites' standard errors."""
+    selecting = {site: r for site, r in reports.items() if r["confusion"] is not None}
+    models = {}
+    for model in models_of(manifest["sites"]):
+        if by_site := {site: r["models"][model] for site, r in reports.items() if model in r["models"]}:
+            models[model] = by_site
     return {
         "super_model": {key: manifest.get(key) for key in ("task", "method", "selector", "gamma", "sites", "run_id")},
         "part": part,
-        "labels": labels,
-        "images": {site: len(s) for site, s in scores.items()},
-        "patients": {site: len(set(s.patients)) for site, s in scores.items()},
-        "unit": {site: s.unit for site, s in scores.items()},
-        "bootstrap": {"draws": DRAWS, "level": LEVEL, "by": "patient", "seed": seed},
+        "labels": manifest["labels"],
+        **{key: {site: r[key] for site, r in reports.items()} for key in ("images", "patients", "unit")},
+        "bootstrap": {"draws": DRAWS, "level": LEVEL, "by": "patient", "seed": seed, "averages": "errors"},
         "models": models,
-        "averages": averages,
-        "gammas": _sweep(selecting, manifest["settings"]["gammas"]),
-        "selected": {site: _census(s, s.chosen(gamma)) for site, s in selecting.items() if s.rule != MIXTURE},
-        "confusion": {site: _first_choices(s) for site, s in selecting.items()},
-        "reliability": _reliability(known, sites) if known else None,
+        "averages": {model: _averages(manifest, reports, by_site) for model, by_site in models.items()},
+        "gammas": _sweep(selecting),
+        "selected": {site: r["selected"] for site, r in selecting.items() if r["selected"] is not None},
+        "confusion": {site: r["confusion"] for site, r in selecting.items()},
+        "reliability": join_reliability([r["reliability"] for r in reports.values() if r["reliability"]]),
     }
 
 
-def _models(sites: list[str], scores: dict[str, ImageScores], gamma: float | None) -> dict[str, dict]:
-    """Row -> site -> metric -> (N, L): the super model, each site's own model, then every candidate."""
-    rows: dict[str, dict] = {
-        SUPER: {site: s.of_super_model(gamma) for site, s in scores.items() if s.yhat is not None},
-        OWN: {site: s.scores[personal(site)] for site, s in scores.items() if personal(site) in s.scores},
-    }
-    names = next(iter(scores.values())).scores
-    for name in [GLOBAL, *map(personal, sites)]:
-        if name in names:
-            rows[name] = {site: s.scores[name] for site, s in scores.items()}
-    return {name: by_site for name, by_site in rows.items() if by_site}
+def _drawn_averages(manifest: dict, drawn: dict[str, Draws]) -> dict:
+    """Model -> metric -> label -> `client_avg` and `global`, each with the interval of the sites' joint draws."""
+    averages: dict[str, dict] = {}
+    for model in models_of(manifest["sites"]):
+        sites = [by[model] for by in drawn.values() if model in by]
+        if sites:
+            averages[model] = {
+                m: {
+                    label: {
+                        "client_avg": client_average([s[m][label] for s in sites]),
+                        "global": pooled([s[m][label] for s in sites]),
+                    }
+                    for label in [*manifest["labels"], MEAN]
+                }
+                for m in METRICS
+            }
+    return averages
 
 
-def _resampled(
-    metrics: dict[str, torch.Tensor], patients: list[str], labels: list[str], seed: int, site: str
-) -> dict[str, dict[str, Resampled]]:
-    """Metric -> label (and `mean`) -> draws."""
-    result = {}
-    for metric, values in metrics.items():
-        columns = dict(zip(labels, values.double().T, strict=True)) | {MEAN: values.double().mean(1)}
-        result[metric] = {label: resample(column.numpy(), patients, seed, site) for label, column in columns.items()}
-    return result
+def _averages(manifest: dict, reports: dict[str, dict], by_site: dict[str, dict]) -> dict:
+    """Of one model: metric -> label -> `client_avg` and `global`, from the sites' intervals."""
+    images = [reports[site]["images"] for site in by_site]
+    averages: dict[str, dict] = {}
+    for m in METRICS:
+        most = None if m == HD95 else 1.0
+        averages[m] = {}
+        for label in [*manifest["labels"], MEAN]:
+            values = [metrics[m][label] for metrics in by_site.values()]
+            averages[m][label] = {
+                "client_avg": from_errors(values, [1] * len(values), most),
+                "global": from_errors(values, images, most),
+            }
+    return averages
 
 
-def _sweep(scores: dict[str, ImageScores], gammas: list[float]) -> list[dict]:
+def _sweep(reports: dict[str, dict]) -> list[dict]:
     """A row a gamma: mean Dice of Algorithm 2 at each site, over sites and over all images; who was selected."""
-    if not scores or any(s.rule != THRESHOLD for s in scores.values()):
+    if not reports or not all(r["gammas"] for r in reports.values()):
         return []
-    rows = []
-    for gamma in gammas:
-        dice = {site: s.of_super_model(gamma)[DICE].double().mean(1) for site, s in scores.items()}
-        counts = [_census(s, s.chosen(gamma)) for s in scores.values()]
+    images, rows = sum(r["images"] for r in reports.values()), []
+    for columns in zip(*(r["gammas"] for r in reports.values()), strict=True):
+        dice = {site: row["dice"] for site, row in zip(reports, columns, strict=True)}
         rows.append(
             {
-                "gamma": gamma,
-                "per_site": {site: values.mean().item() for site, values in dice.items()},
-                "client_avg": float(np.mean([values.mean().item() for values in dice.values()])),
-                "global": torch.cat(list(dice.values())).mean().item(),
-                "selected": {model: sum(c[model] for c in counts) for model in counts[0]},
+                "gamma": columns[0]["gamma"],
+                "per_site": dice,
+                "client_avg": sum(dice.values()) / len(dice),
+                "global": sum(d * reports[site]["images"] for site, d in dice.items()) / images,
+                "selected": {m: sum(row["selected"][m] for row in columns) for m in columns[0]["selected"]},
             }
         )
     return rows
-
-
-def _census(scores: ImageScores, numbers: torch.Tensor) -> dict[str, int]:
-    """Model name -> images for which its number is there."""
-    return {name: int((numbers == i).sum()) for i, name in enumerate(scores.order)}
-
-
-def _first_choices(scores: ImageScores) -> dict[str, int]:
-    """The same of the most probable models; the global one only where a selector may name it."""
-    counts = _census(scores, scores.first_choice())
-    return {name: n for name, n in counts.items() if name != GLOBAL or scores.rule == DIRECT}
-
-
-def _reliability(scores: dict[str, ImageScores], sites: list[str]) -> dict:
-    """Of all images of sites that the selector knows."""
-    confidence = torch.cat([s.yhat.max(1).values for s in scores.values()])
-    right = torch.cat([s.first_choice() == sites.index(site) + 1 for site, s in scores.items()])
-    return reliability(confidence.numpy(), right.numpy())

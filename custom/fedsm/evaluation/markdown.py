@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import io
 
-from fedsm.evaluation.evaluate import MEAN, OWN
 from fedsm.evaluation.image_scores import SUPER
 from fedsm.evaluation.metrics import DICE, HD95, METRICS, TITLES
+from fedsm.evaluation.site_report import LEAST_PATIENTS, MEAN, OWN
 from fedsm.super_model.inference import GLOBAL
 
 ROWS = {SUPER: "super model", OWN: "personal, own site", GLOBAL: "global"}
@@ -58,6 +58,13 @@ def evaluation_markdown(evaluation: dict) -> str:
         f"Intervals: {boot['level']:.0%}, bootstrap by patient, {boot['draws']} draws. An image with neither truth nor"
         " prediction counts Dice 1, IoU 1, HD95 0; with only one of them 0, 0 and the image's diagonal.",
     ]
+    if boot["averages"] == "errors":
+        text.append(
+            "Every site evaluated at home. Intervals of averages are from the sites' standard errors; a site with"
+            f" fewer than {LEAST_PATIENTS} patients tells none."
+        )
+    if missing := evaluation.get("missing"):
+        text.append("Not in it: " + "; ".join(f"{site} ({reason})" for site, reason in missing.items()) + ".")
     text += [score_table(evaluation, metric) for metric in METRICS]
     if len(evaluation["labels"]) > 1:
         for label in evaluation["labels"]:

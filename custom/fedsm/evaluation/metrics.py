@@ -31,7 +31,8 @@ def check_metrics() -> None:
         UserError: scipy is missing.
     """
     if importlib.util.find_spec("scipy") is None:
-        raise UserError("the Hausdorff distance needs scipy: pip install 'fedsm[report]'")
+        message = "the Hausdorff distance needs scipy: pip install 'fedsm[report]'"
+        raise UserError(message, public=message)
 
 
 def metrics_per_image(

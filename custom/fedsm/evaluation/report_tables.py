@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from statistics import median
 
-from fedsm.evaluation.evaluate import MEAN, OWN
 from fedsm.evaluation.figures import bytes_a_round
 from fedsm.evaluation.image_scores import SUPER
 from fedsm.evaluation.markdown import ROWS, interval_text
 from fedsm.evaluation.metrics import HD95, METRICS, TITLES
 from fedsm.evaluation.page import table
 from fedsm.evaluation.runs import Run
+from fedsm.evaluation.site_report import MEAN, OWN
 from fedsm.evaluation.tables import row_titles
 
 _DASH = "–"

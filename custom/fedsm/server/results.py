@@ -37,7 +37,7 @@ def evaluation_problem(
                 return f"{part} evaluation has other gammas"
             first = [*sites, GLOBAL] if selection_rule(settings) == DIRECT else sites
             counts = [(result["argmax"], first)] + [(row["selected"], networks) for row in result["gammas"]]
-            if not all(_is_census(count, names, images[part]) for count, names in counts):
+            if not all(is_census(count, names, images[part]) for count, names in counts):
                 return f"{part} counts do not add up to the site's images"
     except (KeyError, TypeError, AttributeError, IndexError):
         return "evaluation is malformed"
@@ -49,7 +49,7 @@ def _gammas(settings: JobSettings) -> list[float | None]:
     return list(settings.gammas) if selection_rule(settings) == THRESHOLD else [None]
 
 
-def _is_census(counts: dict, names: list[str], total: int) -> bool:
+def is_census(counts: dict, names: list[str], total: int) -> bool:
     """Whether whole numbers of all names add up to a total."""
     whole = all(isinstance(n, int) and n >= 0 for n in counts.values())
     return whole and set(counts) == set(names) and sum(counts.values()) == total

@@ -1,0 +1,56 @@
+"""One site's work in an evaluation: a super model on its images, of which only a report leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from fedsm.client.site_settings import SiteSettings
+from fedsm.client.work import Aborted, Answer
+from fedsm.data.cases import SiteCases
+from fedsm.errors import UserError
+from fedsm.evaluation.candidates import Candidates
+from fedsm.evaluation.image_scores import score_images
+from fedsm.evaluation.metrics import check_metrics
+from fedsm.evaluation.site_report import draw, report_of
+from fedsm.settings import JobSettings
+from fedsm.task_names import SCORE
+from fedsm.tracks.base import Tensors
+
+
+class SiteScorer:
+    """Scores a super model at a site. It may be one that took no part in training.
+
+    Args:
+        settings: the settings that the super model was trained with.
+        site: the site's own settings.
+        name: the site's name.
+    """
+
+    def __init__(self, settings: JobSettings, site: SiteSettings, name: str):
+        torch.set_num_threads(site.threads)
+        self._settings, self._site, self._name = settings, site, name
+
+    def do(self, task: str, meta: dict, payload: dict[str, Tensors], aborted: Callable[[], bool]) -> Answer:
+        """Scores every network of `payload` on the part that `meta` names, as `SiteTrainer.do` does its tasks.
+
+        Raises:
+            Aborted: the job was stopped.
+            UserError: the site has no such images, or lacks a package.
+        """
+        if task != SCORE:
+            raise UserError(f"unknown task {task!r}: server and site run different versions of fedsm")
+        check_metrics()
+        site, model = self._site, meta["super_model"]
+        cases = SiteCases(site.data, self._name, self._settings, meta["part"], site.state_dir, site.patient_pattern)
+
+        def look() -> None:
+            if aborted():
+                raise Aborted
+
+        candidates = Candidates(self._settings, model["sites"], payload, site.device)
+        scores = score_images(candidates, cases, self._settings.batch_size, site.device, look)
+        drawn = draw(model, self._name, scores, meta["seed"])
+        report = report_of(model, self._name, scores, drawn, private=True)
+        return Answer({}, {"round": meta["round"], "report": report}, [])

@@ -1,0 +1,26 @@
+"""What all workers of a site have in common: an answer to a task, and the word that a job was stopped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedsm.tracks.base import Tensors
+
+
+class Aborted(Exception):
+    """The job was stopped while a site was at work."""
+
+
+@dataclass
+class Answer:
+    """What a site sends for a task.
+
+    Attributes:
+        tracks: tensors by track.
+        meta: plain values.
+        sums: the tracks whose tensors are sums over images, not of a network.
+    """
+
+    tracks: dict[str, Tensors]
+    meta: dict
+    sums: list[str]

@@ -1,0 +1,105 @@
+"""One site's part of an evaluation: means, intervals and counts over its images, nothing about a single one.
+
+A federated evaluation sends it from the site. With fewer than `LEAST_PATIENTS` patients the bounds of a bootstrap
+interval are the scores of single patients (of three, the worst one alone is drawn in 1 of 27 samples, more than the
+2.5 % below the lower bound), so that there they stay at home.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from fedsm.evaluation.bootstrap import Resampled, resample, site_interval
+from fedsm.evaluation.calibration import reliability
+from fedsm.evaluation.image_scores import SUPER, ImageScores
+from fedsm.evaluation.metrics import DICE
+from fedsm.super_model.inference import GLOBAL, personal
+from fedsm.tracks.base import DIRECT, MIXTURE, THRESHOLD
+
+OWN = "personal_own"
+MEAN = "mean"  # beside the labels: their mean
+LEAST_PATIENTS = 4
+
+Draws = dict[str, dict[str, dict[str, Resampled]]]  # model -> metric -> label (and `mean`) -> draws
+
+
+def models_of(sites: list[str]) -> list[str]:
+    """The rows of an evaluation: the super model, each site's own model, then every candidate."""
+    return [SUPER, OWN, GLOBAL, *map(personal, sites)]
+
+
+def draw(manifest: dict, site: str, scores: ImageScores, seed: int) -> Draws:
+    """The bootstrap of all scores of a site; models that it has no scores of are left out."""
+    labels, patients = manifest["labels"], scores.patients
+    drawn: Draws = {}
+    for model in models_of(manifest["sites"]):
+        if model == SUPER:
+            metrics = None if scores.yhat is None else scores.of_super_model(manifest["gamma"])
+        else:
+            metrics = scores.scores.get(personal(site) if model == OWN else model)
+        if metrics is None:
+            continue
+        drawn[model] = {}
+        for metric, values in metrics.items():
+            columns = dict(zip(labels, values.double().T, strict=True)) | {MEAN: values.double().mean(1)}
+            drawn[model][metric] = {k: resample(v.numpy(), patients, seed, site) for k, v in columns.items()}
+    return drawn
+
+
+def report_of(manifest: dict, site: str, scores: ImageScores, drawn: Draws, private: bool = False) -> dict:
+    """A site's report.
+
+    Args:
+        manifest: the super model's.
+        site: the site. The super model need not know it.
+        scores: its images' scores.
+        drawn: their bootstrap.
+        private: the report leaves the site: no intervals below `LEAST_PATIENTS`.
+
+    Returns:
+        plain values: `images`, `patients`, `unit`; `models`: model -> metric -> label -> interval; `gammas`: a row a
+        gamma with `dice` and `selected`; `selected` and `confusion`: model -> images; `reliability` or None.
+    """
+    gamma, sites = manifest["gamma"], manifest["sites"]
+    selects, patients = scores.yhat is not None, len(set(scores.patients))
+    bounds = patients >= LEAST_PATIENTS or not private
+    return {
+        "images": len(scores),
+        "patients": patients,
+        "unit": scores.unit,
+        "models": {
+            model: {m: {label: site_interval(r, bounds) for label, r in by.items()} for m, by in metrics.items()}
+            for model, metrics in drawn.items()
+        },
+        "gammas": _sweep(scores, manifest["settings"]["gammas"]) if selects and scores.rule == THRESHOLD else [],
+        "selected": _census(scores, scores.chosen(gamma)) if selects and scores.rule != MIXTURE else None,
+        "confusion": _first_choices(scores) if selects else None,
+        "reliability": _reliability(scores, sites.index(site) + 1) if selects and site in sites else None,
+    }
+
+
+def _sweep(scores: ImageScores, gammas: list[float]) -> list[dict]:
+    return [
+        {
+            "gamma": gamma,
+            "dice": scores.of_super_model(gamma)[DICE].double().mean(1).mean().item(),
+            "selected": _census(scores, scores.chosen(gamma)),
+        }
+        for gamma in gammas
+    ]
+
+
+def _census(scores: ImageScores, numbers: torch.Tensor) -> dict[str, int]:
+    """Model name -> images for which its number is there."""
+    return {name: int((numbers == i).sum()) for i, name in enumerate(scores.order)}
+
+
+def _first_choices(scores: ImageScores) -> dict[str, int]:
+    """The same of the most probable models; the global one only where a selector may name it."""
+    counts = _census(scores, scores.first_choice())
+    return {name: n for name, n in counts.items() if name != GLOBAL or scores.rule == DIRECT}
+
+
+def _reliability(scores: ImageScores, own: int) -> dict:
+    """`own`: the number of the site's own model."""
+    return reliability(scores.yhat.max(1).values.numpy(), (scores.first_choice() == own).numpy())

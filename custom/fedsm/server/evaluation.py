@@ -1,0 +1,123 @@
+"""The server's side of a federated evaluation: the super model goes to the sites, their reports come back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.impl.controller import Controller
+from nvflare.apis.shareable import Shareable
+from nvflare.apis.signal import Signal
+
+from fedsm import exchange
+from fedsm.data.site_folder import natural_key
+from fedsm.errors import UserError
+from fedsm.evaluation.evaluate import FILE, join
+from fedsm.server import watch
+from fedsm.server.checkpoint import write_json
+from fedsm.server.checks import one_line
+from fedsm.server.dispatch import dispatch
+from fedsm.server.record import Progress
+from fedsm.server.report_check import report_problem
+from fedsm.super_model.artefact import load_super_model
+from fedsm.task_names import SCORE
+
+MODEL = "super_model"  # in the configuration folder of the server's app
+
+
+class EvaluationController(Controller):
+    """Lets every site score a super model at home and joins what they report.
+
+    A site that does not answer within the super model's `evaluate_timeout`, or whose report makes no sense, is left
+    out; `missing` of evaluation.json says why. One answer is enough.
+
+    Args:
+        part: train, validation, test or all: which of the sites' images.
+        seed: of the bootstrap.
+    """
+
+    def __init__(self, part: str = "test", seed: int = 0):
+        super().__init__()
+        self.part = part
+        self.seed = seed
+
+    def start_controller(self, fl_ctx: FLContext) -> None:
+        exchange.enable_tensors()
+        workspace, job_id = fl_ctx.get_engine().get_workspace(), fl_ctx.get_job_id()
+        self._folder = Path(workspace.get_run_dir(job_id))
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._model_folder = Path(workspace.get_app_config_dir(job_id)) / MODEL
+        self._progress = Progress(self._folder / "progress.jsonl")
+        watch.serve(fl_ctx.get_engine(), self._progress)
+
+    def stop_controller(self, fl_ctx: FLContext) -> None:
+        """Nothing is left open."""
+
+    def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        try:
+            self._run(abort_signal, fl_ctx)
+        except UserError as e:
+            self._progress.tell("failed", reason=str(e))
+            self.system_panic(str(e), fl_ctx)
+
+    def _run(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        self._model = load_super_model(self._model_folder)
+        manifest, settings = self._model.manifest, self._model.settings
+        sites = sorted((c.name for c in fl_ctx.get_engine().get_clients()), key=natural_key)
+        about = {key: manifest[key] for key in ("sites", "labels", "gamma")}
+        meta = {
+            "round": 0,
+            "run_id": manifest["run_id"],
+            "sites": manifest["sites"],
+            "settings": settings.to_dict(),
+            "part": self.part,
+            "seed": self.seed,
+            "super_model": about | {"settings": {"gammas": list(settings.gammas)}},
+        }
+        self._reports: dict[str, dict] = {}
+        self._refused: dict[str, str] = {}
+        self._progress.tell("evaluating", sites=sites)
+        silent = dispatch(
+            self, SCORE, dict.fromkeys(sites, lambda: exchange.pack(self._model.networks, dict(meta))),
+            settings.evaluate_timeout, self._accept, fl_ctx, abort_signal,
+        )  # fmt: skip
+        if abort_signal.triggered:
+            return
+        missing = {site: reason for site, reason in (silent | self._refused).items() if site not in self._reports}
+        for site, reason in missing.items():
+            self.log_error(fl_ctx, f"fedsm evaluation site={site} missing: {reason}")
+        if not self._reports:
+            raise UserError("no site could be evaluated: " + "; ".join(f"{s}: {r}" for s, r in missing.items()))
+        reports = {site: self._reports[site] for site in sites if site in self._reports}
+        write_json(self._folder / FILE, join(manifest, reports, self.part, self.seed) | {"missing": missing})
+        self.log_info(fl_ctx, f"fedsm evaluation finished: {self._folder / FILE}")
+
+    def process_result_of_unknown_task(self, client, task_name, client_task_id, result, fl_ctx) -> None:
+        self.log_warning(fl_ctx, f"fedsm site={client.name} refused: its answer to {task_name} came too late")
+
+    def _accept(self, shareable: Shareable, fl_ctx: FLContext) -> None:
+        """Keeps a site's report, or the reason why not. Whatever it sends, nobody else's is touched."""
+        site = fl_ctx.get_peer_context().get_identity_name()
+        try:
+            reason = self._take(site, shareable)
+        except Exception as e:
+            reason = f"malformed answer ({type(e).__name__})"
+        if reason:
+            self._refused[site] = one_line(reason)
+        else:
+            self._progress.tell("scored", site=site)
+            self.log_info(fl_ctx, f"fedsm evaluation site={site} accepted images={self._reports[site]['images']}")
+
+    def _take(self, site: str, shareable: Shareable) -> str | None:
+        code = shareable.get_return_code()
+        if code != ReturnCode.OK:
+            return str(shareable.get_header(exchange.ERROR_HEADER) or code)
+        meta, tracks = exchange.unpack(shareable, most_bytes=0)
+        if site in self._reports or tracks:
+            return "a second answer" if site in self._reports else "it sends tensors, which nobody asked for"
+        report = meta.get("report")
+        reason = report_problem(report, self._model.manifest, self._model.settings, site, self.part)
+        if reason is None:
+            self._reports[site] = report
+        return reason

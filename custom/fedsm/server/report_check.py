@@ -1,0 +1,117 @@
+"""What is wrong with a site's report on a super model. It comes from outside: nothing about it is believed."""
+
+from __future__ import annotations
+
+import math
+
+from fedsm.evaluation.calibration import BINS
+from fedsm.evaluation.image_scores import SUPER
+from fedsm.evaluation.metrics import HD95, METRICS
+from fedsm.evaluation.site_report import MEAN, OWN
+from fedsm.server.results import is_census
+from fedsm.settings import JobSettings
+from fedsm.super_model.inference import GLOBAL, personal
+from fedsm.tracks import selection_rule
+from fedsm.tracks.base import DIRECT, MIXTURE, THRESHOLD, is_fraction
+
+_UNITS = ("px", "mm", "px or mm")
+
+
+def report_problem(report, manifest: dict, settings: JobSettings, site: str, part: str) -> str | None:
+    """Why a site's report cannot be used, or None.
+
+    Args:
+        report: what the site sent; see `fedsm.evaluation.site_report.report_of`.
+        manifest: the super model's.
+        settings: the settings that it was trained with.
+        site: whose report it is.
+        part: the part of its images that was asked for.
+    """
+    try:
+        images = report["images"]
+        if not _is_count(images, settings.max_images) or not _is_count(report["patients"], images):
+            return "counts of images and patients are malformed"
+        then = manifest.get("images", {}).get(site, {}).get(part, images)
+        if then != images:
+            return (
+                f"{images} {part} images, but {then} in training: its files have changed since, so that images may have"
+                " changed sides; restore them or use --part all"
+            )
+        if report["unit"] not in _UNITS:
+            return "its unit of distances is unknown"
+        return _scores_problem(report, manifest, site) or _selection_problem(report, manifest, settings, site)
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError):
+        return "its report is malformed"
+
+
+def _scores_problem(report: dict, manifest: dict, site: str) -> str | None:
+    expected = [name for name in manifest["networks"] if name != "selector"]
+    expected += [SUPER] if _selects(manifest) else []
+    expected += [OWN] if personal(site) in expected else []
+    if set(report["models"]) != set(expected):
+        return "scores of models are missing"
+    labels = {*manifest["labels"], MEAN}
+    for by_metric in report["models"].values():
+        if set(by_metric) != set(METRICS) or any(set(by) != labels for by in by_metric.values()):
+            return "scores are incomplete"
+        for metric, by_label in by_metric.items():
+            most = math.inf if metric == HD95 else 1.0
+            if not all(_is_interval(value, most) for value in by_label.values()):
+                return f"a value of {metric} is out of range"
+    return None
+
+
+def _is_interval(value: dict, most: float) -> bool:
+    mean, bounds = value["mean"], [value[key] for key in ("low", "high", "error")]
+    if not _is_number(mean, most):
+        return False
+    if bounds == [None] * 3:
+        return True
+    low, high, error = bounds
+    return _is_number(low, most) and _is_number(high, most) and low <= high and _is_number(error, math.inf)
+
+
+def _selection_problem(report: dict, manifest: dict, settings: JobSettings, site: str) -> str | None:
+    if not _selects(manifest):
+        empty = report["gammas"] == [] and report["selected"] is report["confusion"] is report["reliability"] is None
+        return None if empty else "it tells of a selector that there is not"
+    images, rule = report["images"], selection_rule(settings)
+    models = [GLOBAL, *map(personal, manifest["sites"])]
+    gammas = list(settings.gammas) if rule == THRESHOLD else []
+    if [row["gamma"] for row in report["gammas"]] != gammas:
+        return "its gammas are others"
+    if not all(is_fraction(row["dice"]) for row in report["gammas"]):
+        return "Dice at a gamma is not in [0, 1]"
+    censuses = [(row["selected"], models) for row in report["gammas"]]
+    censuses.append((report["confusion"], models if rule == DIRECT else models[1:]))
+    if rule != MIXTURE:
+        censuses.append((report["selected"], models))
+    elif report["selected"] is not None:
+        return "it tells of models selected from a mixture"
+    if not all(is_census(counts, names, images) for counts, names in censuses):
+        return "counts do not add up to its images"
+    return _reliability_problem(report["reliability"], images, site in manifest["sites"])
+
+
+def _reliability_problem(found: dict | None, images: int, known: bool) -> str | None:
+    if not known:
+        return None if found is None else "it tells how often the selector knows it, which it cannot"
+    bins = found["bins"]
+    right = len(bins) == BINS and sum(b["images"] for b in bins) == images
+    for i, b in enumerate(bins):
+        right = right and [b["low"], b["high"]] == [i / BINS, (i + 1) / BINS] and _is_count(b["images"], images, 0)
+        right = right and (not b["images"] or is_fraction(b["confidence"]) and is_fraction(b["accuracy"]))
+    return None if right else "its calibration is malformed"
+
+
+def _selects(manifest: dict) -> bool:
+    """Whether the super model has a selector and all models that it may name."""
+    return not {"selector", GLOBAL, *map(personal, manifest["sites"])} - set(manifest["networks"])
+
+
+def _is_count(value, most: int, least: int = 1) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _is_number(value, most: float) -> bool:
+    return isinstance(value, float) and math.isfinite(value) and 0 <= value <= most

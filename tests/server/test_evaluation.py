@@ -1,0 +1,162 @@
+"""A federated evaluation in one process: the real controller and executors, against `fedsm evaluate` at home."""
+
+import copy
+import json
+import shutil
+
+import pytest
+import torch
+
+pytest.importorskip("scipy", reason="MONAI's Hausdorff distance needs scipy: pip install 'fedsm[report]'")
+
+from app_fedsm.cli import main
+from fedsm import exchange
+from fedsm.server.evaluation import FILE, MODEL, EvaluationController
+from fedsm.server.report_check import report_problem
+from fedsm.super_model.artefact import load_super_model
+from tests.app.finished_run import finished_run
+from tests.conftest import SITES, write_site
+from tests.federation import Federation
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, data_root):
+    return finished_run(tmp_path_factory.mktemp("run"), data_root)
+
+
+@pytest.fixture(scope="module")
+def at_home(run, data_root, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("evaluation")
+    assert main(["evaluate", str(run / "super_model"), str(data_root), "-o", str(folder)]) == 0
+    return json.loads((folder / FILE).read_text())
+
+
+def evaluate(tmp_path, run, data, sites=SITES, part="test", **given):
+    """Runs an evaluation job; returns the federation and what it wrote, if anything."""
+    settings = load_super_model(run / "super_model").settings
+    federation = Federation(tmp_path, data, settings, sites, controller=EvaluationController(part), **given)
+    workspace = federation.engine.get_workspace.return_value
+    shutil.copytree(run / "super_model", f"{workspace.get_app_config_dir('simulate_job')}/{MODEL}")
+    federation.run()
+    file = federation.run_folder / FILE
+    return federation, json.loads(file.read_text()) if file.is_file() else None
+
+
+def test_the_same_as_at_home(tmp_path, run, data_root, at_home):
+    """Every mean, count and curve; sites have too few patients for intervals to leave."""
+    federation, found = evaluate(tmp_path, run, data_root)
+    assert federation.panic is None and found.pop("missing") == {}
+    assert list(found) == list(at_home)
+    for key in ("super_model", "part", "labels", "images", "patients", "unit", "selected", "confusion"):
+        assert found[key] == at_home[key], key
+    for model, by_site in at_home["models"].items():
+        for site, metrics in by_site.items():
+            for metric, labels in metrics.items():
+                for label, value in labels.items():
+                    assert found["models"][model][site][metric][label]["mean"] == pytest.approx(value["mean"])
+    for mine, theirs in zip(found["gammas"], at_home["gammas"], strict=True):
+        assert mine["per_site"] == pytest.approx(theirs["per_site"]) and mine["selected"] == theirs["selected"]
+    assert found["reliability"]["ece"] == pytest.approx(at_home["reliability"]["ece"])
+
+
+def test_no_tensor_and_no_name_of_a_file_leaves_a_site(tmp_path, run, data_root):
+    seen = []
+
+    def listen(site, name, shareable, work):
+        seen.append(work())
+        return seen[-1]
+
+    evaluate(tmp_path, run, data_root, fault=listen)
+    assert len(seen) == len(SITES)
+    for answer in seen:
+        meta, tracks = exchange.unpack(answer)
+        text = json.dumps(meta)
+        assert not tracks and "case_" not in text and str(data_root) not in text and len(text) < 30_000
+
+
+def test_one_site_fails_the_others_are_evaluated(tmp_path, run, data_root):
+    data = tmp_path / "data"
+    shutil.copytree(data_root, data)
+    (data / "site-2" / "images" / "case_00.png").write_bytes(b"no picture")
+    (data / "site-2" / "splits.json").unlink(missing_ok=True)
+    federation, found = evaluate(tmp_path / "job", run, data, part="all")
+    assert federation.panic is None
+    assert list(found["images"]) == ["site-1", "site-3"]
+    assert list(found["missing"]) == ["site-2"] and "case_00" not in found["missing"]["site-2"]
+
+
+def test_a_site_from_elsewhere(tmp_path, run):
+    write_site(tmp_path / "data" / "elsewhere", 4, 7)
+    federation, found = evaluate(tmp_path / "job", run, tmp_path / "data", ["elsewhere"], part="all")
+    assert federation.panic is None, federation.panic
+    assert found["images"] == {"elsewhere": 4} and found["reliability"] is None
+    assert "personal_own" not in found["models"]
+
+
+def test_files_that_changed_since_training(tmp_path, run, data_root):
+    data = tmp_path / "data"
+    shutil.copytree(data_root, data)
+    for part in ("images", "masks"):
+        for i in range(6):
+            (data / "site-1" / part / f"case_{i:02d}.png").unlink()
+    _, found = evaluate(tmp_path / "job", run, data)
+    assert "files have changed" in found["missing"]["site-1"] and "site-1" not in found["images"]
+
+
+def test_nobody_answers(tmp_path, run):
+    (tmp_path / "data" / "site-1").mkdir(parents=True)
+    federation, found = evaluate(tmp_path / "job", run, tmp_path / "data", ["site-1"])
+    assert found is None and "no site could be evaluated: site-1" in federation.panic
+
+
+def test_rubbish_costs_only_its_sender(tmp_path, run, data_root):
+    """Tensors in the answer, no report at all, another kind of answer."""
+    payloads = {
+        "site-1": lambda: exchange.pack({"global": {"w": torch.zeros(3)}}, {"round": 0, "report": {}}),
+        "site-2": lambda: exchange.pack({}, {"round": 0}),
+    }
+    _, found = evaluate(tmp_path, run, data_root, fault=lambda site, name, task, work: payloads.get(site.name, work)())
+    assert list(found["images"]) == ["site-3"]
+    assert "oversized" in found["missing"]["site-1"] or "malformed" in found["missing"]["site-1"]
+    assert "malformed" in found["missing"]["site-2"]
+
+
+LIES = {
+    "counts of images": lambda r: r.update(images=0),
+    "counts of images and": lambda r: r.update(patients=10**9),
+    "in training": lambda r: r.update(images=r["images"] + 1),
+    "unit": lambda r: r.update(unit="<script>"),
+    "scores of models": lambda r: r["models"].pop("global"),
+    "incomplete": lambda r: r["models"]["global"]["dice"].pop("cup"),
+    "value of dice": lambda r: r["models"]["global"]["dice"]["cup"].update(mean=1.5),
+    "value of iou": lambda r: r["models"]["global"]["iou"]["cup"].update(mean=float("nan")),
+    "value of hd95": lambda r: r["models"]["global"]["hd95"]["cup"].update(mean="far"),
+    "gammas are others": lambda r: r["gammas"].pop(),
+    "Dice at a gamma": lambda r: r["gammas"][0].update(dice=-0.1),
+    "add up": lambda r: r["confusion"].update({"personal.site-1": 99}),
+    "calibration": lambda r: r["reliability"]["bins"][0].update(images=99),
+    "malformed": lambda r: r.pop("confusion"),
+}
+
+
+@pytest.mark.parametrize("words", LIES)
+def test_lies_are_refused(words, tmp_path, run, data_root, sent):
+    model = load_super_model(run / "super_model")
+    report = copy.deepcopy(sent)
+    assert report_problem(report, model.manifest, model.settings, "site-1", "test") is None
+    LIES[words](report)
+    assert words in report_problem(report, model.manifest, model.settings, "site-1", "test")
+
+
+@pytest.fixture(scope="module")
+def sent(tmp_path_factory, run, data_root):
+    """What site-1 sends."""
+    seen = {}
+
+    def listen(site, name, shareable, work):
+        answer = work()
+        seen[site.name] = exchange.unpack(copy.deepcopy(answer))[0]["report"]
+        return answer
+
+    evaluate(tmp_path_factory.mktemp("sent"), run, data_root, fault=listen)
+    return seen["site-1"]
