@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 from pathlib import Path
 
@@ -13,6 +12,8 @@ from app_fedsm.run_folder import PROGRESS
 from fedsm.data.cases import ALL
 from fedsm.errors import UserError
 from fedsm.super_model.artefact import SuperModelFiles
+
+LOG = "evaluation.log"
 
 
 def evaluate_remotely(
@@ -56,9 +57,9 @@ def evaluate_remotely(
         with sessions.connect(kit) as session:
             session.abort_job(job_id)
         raise
-    with remote.download(kit, job_id, out) as workspace:
+    log = out / LOG
+    with remote.download(kit, job_id, log) as workspace:
         if workspace and (workspace / FILE).is_file():
             return json.loads((workspace / FILE).read_text())
-        if workspace and (workspace / PROGRESS).is_file():
-            shutil.copyfile(workspace / PROGRESS, out / PROGRESS)
-    raise remote.JobFailed(failure or remote.reason_of(out, meta))
+        why = failure or remote.reason_of(workspace / PROGRESS if workspace else Path(), log, meta)
+    raise remote.JobFailed(why)

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from app_fedsm import session as sessions
 from app_fedsm.progress import show
-from app_fedsm.run_folder import EARLIER, LOG, RESULTS, RUN, collect
+from app_fedsm.run_folder import EARLIER, LOG, PROGRESS, RESULTS, RUN, collect
 from fedsm.errors import UserError
 from fedsm.server.checkpoint import write_json
 from fedsm.settings import JobSettings
@@ -164,12 +164,12 @@ def finish(out: Path) -> dict:
     job = load_job(out)
     kit, rounds = Path(job["kit"]), job["settings"]["rounds"]
     meta, failure = follow(kit, job["job_id"], rounds, "round")
-    with download(kit, job["job_id"], out) as workspace:
+    with download(kit, job["job_id"], out / LOG) as workspace:
         if workspace:
             collect(workspace, out)
     if (out / RESULTS).is_file():
         return json.loads((out / RESULTS).read_text())
-    raise JobFailed(failure or reason_of(out, meta))
+    raise JobFailed(failure or reason_of(out / PROGRESS, out / LOG, meta))
 
 
 def events_of(session, job_id: str, after: int = 0) -> list[dict]:
@@ -215,12 +215,12 @@ def follow(kit: Path, job_id: str, steps: int, unit: str) -> tuple[dict, str | N
 
 
 @contextlib.contextmanager
-def download(kit: Path, job_id: str, out: Path) -> Iterator[Path | None]:
+def download(kit: Path, job_id: str, log: Path) -> Iterator[Path | None]:
     """What the server kept of a job: yields its workspace, which is gone afterwards; None where there is none.
 
-    The server's log goes to `out`.
+    The server's log goes to `log`.
     """
-    scratch = out / "download"
+    scratch = log.with_name("download")
     shutil.rmtree(scratch, ignore_errors=True)
     try:
         try:
@@ -229,31 +229,29 @@ def download(kit: Path, job_id: str, out: Path) -> Iterator[Path | None]:
         except UserError:
             raise
         except Exception as e:  # a job that was never deployed has none
-            (out / LOG).write_text(f"no result of job {job_id} could be downloaded: {e}\n")
+            log.write_text(f"no result of job {job_id} could be downloaded: {e}\n")
             yield None
             return
         if (workspace / "log.txt").is_file():
-            shutil.copyfile(workspace / "log.txt", out / LOG)
+            shutil.copyfile(workspace / "log.txt", log)
         yield workspace
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def reason_of(out: Path, meta: dict) -> str:
+def reason_of(progress: Path, log: Path, meta: dict) -> str:
     """Why a job ended without results: what it said itself, else which site refused it, else FLARE's status."""
-    from app_fedsm.run_folder import PROGRESS
-
-    lines = (out / PROGRESS).read_text().splitlines() if (out / PROGRESS).is_file() else []
+    lines = progress.read_text().splitlines() if progress.is_file() else []
     told = [event["reason"] for event in map(json.loads, lines) if event["event"] == "failed"]
     if told:
         return told[-1]
     status = str(meta.get("status"))
     history = [str(line) for line in meta.get("schedule_history") or []] if "SCHEDULE" in status else []
-    log = (out / LOG).read_text(errors="replace").splitlines() if (out / LOG).is_file() else []
-    errors = [line for line in log if " - ERROR - " in line]
+    written = log.read_text(errors="replace").splitlines() if log.is_file() else []
+    errors = [line for line in written if " - ERROR - " in line]
     last = [" ".join(line.split())[:300] for line in errors[-1:]]
     why = refusals(meta) or history[-1:] or last
-    return "; ".join([f"FLARE says {status}", *why, f"see {out / LOG}"])
+    return "; ".join([f"FLARE says {status}", *why, f"see {log}"])
 
 
 def refusals(meta: dict) -> list[str]:

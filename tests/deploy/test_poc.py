@@ -57,7 +57,7 @@ def test_up_submit_status_down(folder, data_root, capsys):
     assert "all tables" in capsys.readouterr().out
     assert_same_means(*(json.loads((f / "evaluation.json").read_text()) for f in (at_home, federated)))
     assert {p.name for p in federated.iterdir()} == {
-        "evaluation.json", "evaluation.md", "evaluation.csv", "MODEL_CARD.md", "flare.log",
+        "evaluation.json", "evaluation.md", "evaluation.csv", "MODEL_CARD.md", "evaluation.log",
     }  # fmt: skip
 
     lost = Poc(folder / "poc").kits / "site-2"
