@@ -26,7 +26,8 @@ def add_parser(commands) -> None:
         "forget", help="take a site out of a run for good", epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Drops a site's personal model, statistics and place from a run's checkpoint and super model. What"
-        " it added to the weights that all sites share stays in them. gamma and results.json stay what they were.",
+        " it added to the weights that all sites share stays in them. gamma and results.json stay what they were. Of a"
+        " federation's run the server's checkpoint as well, and the jobs that it stores are deleted.",
     )  # fmt: skip
     forget.add_argument("site", metavar="SITE", help="the site's name")
     forget.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
@@ -36,6 +37,7 @@ def add_parser(commands) -> None:
 
 
 def _forget(args: argparse.Namespace) -> int:
+    from app_fedsm.forget_remote import forget_remotely, leave_run
     from app_fedsm.run_folder import RUN, is_federation
     from fedsm.server.forget import Forgetting, copy_rest
 
@@ -46,18 +48,21 @@ def _forget(args: argparse.Namespace) -> int:
     print(f"checkpoint of round {plan.round}: rewritten, older ones are removed", file=sys.stderr)
     print(f"selector: {_SELECTORS.get(plan.selector, _TRAINED)}", file=sys.stderr)
     print(f"super model: {'written again' if plan.has_super_model else 'there is none'}", file=sys.stderr)
-    if (args.run / RUN).is_file() and is_federation(args.run):
-        print(
-            "note: the server of this federation keeps a checkpoint of its own, which is not changed:"
-            f" a resumed job would know {plan.site} again",
-            file=sys.stderr,
-        )
+    federated = (args.run / RUN).is_file() and is_federation(args.run)
+    if federated and not same:
+        raise UserError("a federation's run is forgotten in place, here and on its server: leave out -o")
+    if federated:
+        print("server: its checkpoint is rewritten, and its stored jobs of this run are deleted", file=sys.stderr)
     if same and not args.yes and not _confirmed(plan.site, args.run):
         print("nothing was changed", file=sys.stderr)
         return 1
     if not same:
         copy_rest(args.run, out, plan.site)
+    if federated:
+        forget_remotely(args.run, plan.site)
     forgetting.write(out)
+    if federated:
+        leave_run(out, plan.site)
     print(out)
     return 0
 

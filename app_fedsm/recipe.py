@@ -1,4 +1,4 @@
-"""The FedSM recipes, training and evaluation: one job for the simulator, POC and production."""
+"""The FedSM recipes, training, evaluation and forgetting: one job for the simulator, POC and production."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from fedsm.client.executor import FedSMExecutor
 from fedsm.server.aggregator import SoftPullAggregator
 from fedsm.server.controller import FedSMController
 from fedsm.server.evaluation import MODEL, EvaluationController
+from fedsm.server.forget_controller import ForgetController
 from fedsm.settings import JobSettings
 from fedsm.task_names import SCORE
 
@@ -112,3 +113,20 @@ class EvaluationRecipe(_FedSMJob):
         shutil.copytree(folder / "app", folder / "app_server")
         shutil.copytree(self._model, folder / "app_server" / "config" / MODEL)
         self._deploy(folder, {"app": self._sites, "app_server": ["server"]})
+
+
+class ForgetRecipe(_FedSMJob):
+    """Puts a job together that takes a site out of what the server keeps of a run.
+
+    Args:
+        site: who leaves.
+        run: see `ForgetController`.
+        witness: a site that the job is sent to, because FLARE wants one; it does nothing.
+        byoc: carry the code inside the job.
+    """
+
+    def __init__(self, site: str, run: str, witness: str, byoc: bool = False):
+        job = FedJob(name=f"forget_{site}", min_clients=1)
+        job.to_server(ForgetController(site, run), id="controller")
+        job.to_clients(FedSMExecutor(), tasks=[SCORE])
+        super().__init__(job, byoc, [witness])

@@ -134,3 +134,31 @@ def test_the_server_is_killed(poc, tmp_path, data_root, when):
     assert main(["resume", str(run.out)]) == 0
     assert [row["round"] for row in history(run.out)] == list(range(1, ROUNDS + 1))
     assert_equals_plain_loop(run.out, data_root, rounds=ROUNDS)
+
+
+def test_a_site_joins_and_leaves_for_good(poc, tmp_path):
+    """`resume --join` takes it in; `forget` takes it out, on the server's disk as well, and the others go on."""
+    out, lead = tmp_path / "run", str(poc.lead)
+    job = [*JOB, "--rounds", "2", "--out", str(out), "--kit", lead, "--sites", "site-1", "site-2"]
+    assert main(["submit", *job]) == 0
+    assert json.loads((out / "results.json").read_text())["sites"] == ["site-1", "site-2"]
+
+    assert main(["resume", str(out), "--rounds", "4", "--join", "site-3"]) == 0
+    assert json.loads((out / "results.json").read_text())["sites"] == SITES
+    assert [row["answered"] for row in history(out)] == [["site-1", "site-2"]] * 2 + [SITES] * 2
+    assert (out / "super_model" / "personal.site-3.safetensors").is_file()
+
+    jobs = load_job(out)
+    assert main(["forget", "site-3", str(out), "-o", str(tmp_path / "copy"), "--yes"]) == 2, "in place only"
+    assert main(["forget", "site-3", str(out), "--yes"]) == 0
+    kept = poc.kits / "server" / "fedsm_runs"
+    assert [p.name for p in kept.iterdir()] == [jobs["job_id"]]
+    for folder in (out, kept):
+        assert list(folder.rglob("*personal.site-1*")) and not list(folder.rglob("*personal.site-3*"))
+    with connect(poc.lead) as session:
+        stored = {job["job_id"] for job in session.list_jobs() or []}
+    assert not stored & {jobs["job_id"], *jobs["earlier"]}, "no copy is left in the server's store"
+
+    assert main(["resume", str(out), "--rounds", "5"]) == 0
+    assert history(out)[-1]["answered"] == ["site-1", "site-2"]
+    assert json.loads((out / "super_model" / "manifest.json").read_text())["sites"] == ["site-1", "site-2"]

@@ -76,6 +76,8 @@ class Checkpoints:
         """Writes one weight file, whole or not at all."""
         partial = self._weights / (name + ".partial")
         save_file({k: v.contiguous() for k, v in tensors.items()}, partial)
+        with partial.open("rb") as f:
+            os.fsync(f.fileno())  # or a machine without power would keep the JSON that names it, and not the file
         os.replace(partial, self._weights / name)
 
     @staticmethod

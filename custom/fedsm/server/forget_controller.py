@@ -1,0 +1,55 @@
+"""A job that takes a site out of what the server keeps of a run. No site does anything in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.impl.controller import Controller
+from nvflare.apis.signal import Signal
+
+from fedsm.errors import UserError
+from fedsm.server.checkpoint import Checkpoints, write_json
+from fedsm.server.forget import Forgetting
+from fedsm.server.place import checkpoints_of
+from fedsm.server.record import Progress
+
+FILE = "forgotten.json"
+
+
+class ForgetController(Controller):
+    """Rewrites the checkpoint of a run on the server's disk without a site; see `fedsm.server.forget`.
+
+    Args:
+        site: who leaves.
+        run: `job:` and the ids of the run's jobs, the newest first.
+    """
+
+    def __init__(self, site: str, run: str):
+        super().__init__()
+        self.site = site
+        self.run = run
+
+    def start_controller(self, fl_ctx: FLContext) -> None:
+        workspace = fl_ctx.get_engine().get_workspace()
+        self._root, self._folder = Path(workspace.get_root_dir()), Path(workspace.get_run_dir(fl_ctx.get_job_id()))
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    def stop_controller(self, fl_ctx: FLContext) -> None:
+        """Nothing is left open."""
+
+    def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        try:
+            checkpoints = checkpoints_of(self.run, self._root)
+            record = Checkpoints(checkpoints).load()["record"]
+            if self.site not in record["forgotten"]:  # asked again, after the asker was killed
+                Forgetting(checkpoints.parent, self.site).write(checkpoints.parent)
+        except UserError as e:
+            Progress(self._folder / "progress.jsonl").tell("failed", reason=str(e))
+            self.system_panic(str(e), fl_ctx)
+            return
+        write_json(self._folder / FILE, {"site": self.site})
+        self.log_info(fl_ctx, f"fedsm site={self.site} was forgotten")
+
+    def process_result_of_unknown_task(self, client, task_name, client_task_id, result, fl_ctx) -> None:
+        """Nobody is asked anything."""
