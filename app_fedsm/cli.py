@@ -1,6 +1,7 @@
 """The command `fedsm`.
 
-Exit codes: 0 done, 1 a run failed, 2 bad input (nothing was started), 130 stopped by Ctrl-C.
+Exit codes: 0 done, 1 a run failed or some files, sites or checks did, 2 bad input (nothing was started), 130 stopped by
+Ctrl-C.
 """
 
 from __future__ import annotations
@@ -11,6 +12,12 @@ from pathlib import Path
 
 from fedsm.errors import UserError
 
+_EXAMPLE = """example:
+  fedsm data synth demo_data
+  fedsm run --task retinal --data demo_data --rounds 3 --size 64 --out runs/first
+  fedsm predict runs/first/super_model demo_data/site-1/images -o predictions
+"""
+_JOB_EXAMPLE = "example:\n  fedsm job export --task retinal --rounds 20 --out jobs\n"
 _RUN_EXAMPLE = """example:
   fedsm data synth demo_data
   fedsm run --task retinal --data demo_data --rounds 20 --size 64 --out runs/first
@@ -164,7 +171,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
 
     raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("fedsm", description=__doc__, formatter_class=raw)
+    parser = argparse.ArgumentParser("fedsm", description=__doc__, formatter_class=raw, epilog=_EXAMPLE)
     commands = parser.add_subparsers(dest="command", required=True)
 
     run = commands.add_parser(
@@ -180,10 +187,9 @@ def build_parser() -> argparse.ArgumentParser:
     add_job_options(run)
     run.set_defaults(do=_run)
 
-    job = commands.add_parser("job", help="job folders for `nvflare`").add_subparsers(dest="verb", required=True)
-    export = job.add_parser(
-        "export", help="write a job folder", formatter_class=raw,
-        epilog="example:\n  fedsm job export --task retinal --rounds 20 --out jobs\n",
+    job = commands.add_parser("job", help="job folders for `nvflare`", formatter_class=raw, epilog=_JOB_EXAMPLE)
+    export = job.add_subparsers(dest="verb", required=True).add_parser(
+        "export", help="write a job folder", formatter_class=raw, epilog=_JOB_EXAMPLE,
         description="Writes the folder that `nvflare simulator` and `nvflare job submit -j` take.",
     )  # fmt: skip
     export.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the job folder is put")

@@ -89,7 +89,10 @@ def _data_prepare(args: argparse.Namespace) -> int:
 def add_parsers(commands) -> None:
     """Adds the commands to `fedsm`'s."""
     raw = argparse.RawDescriptionHelpFormatter
-    data = commands.add_parser("data", help="data of sites").add_subparsers(dest="verb", required=True)
+    data = commands.add_parser(
+        "data", help="data of sites", formatter_class=raw,
+        epilog="example:\n  fedsm data synth demo_data\n  fedsm data check demo_data --task retinal\n",
+    ).add_subparsers(dest="verb", required=True)  # fmt: skip
     synth = data.add_parser(
         "synth", help="draw synthetic fundus sites", formatter_class=raw,
         epilog="example:\n  fedsm data synth demo_data --sites 6 --seed 0\n",

@@ -77,10 +77,13 @@ def score_sites(model: SuperModelFiles, cases: dict[str, SiteCases], desc: str) 
 
 
 def _evaluate(args: argparse.Namespace) -> int:
+    from fedsm.evaluation.evaluate import FILE
     from fedsm.evaluation.metrics import check_metrics
     from fedsm.super_model.artefact import load_super_model
 
     _check_arguments(args)
+    if (args.out / FILE).exists() and not args.force:
+        raise UserError(f"{args.out / FILE} is there already; choose another folder or --force")
     check_metrics()
     model = load_super_model(args.super_model)
     evaluation = _at_home(args, model) if args.env == LOCAL else _in_federation(args, model)
@@ -151,7 +154,7 @@ def _write(out: Path, manifest: dict, evaluation: dict) -> None:
 
 _EXAMPLE = """example:
   fedsm evaluate runs/first/super_model demo_data -o evaluation
-  fedsm evaluate runs/poc/super_model --env poc              # each site at home, only means and counts leave
+  fedsm evaluate runs/poc/super_model --env poc -o federated  # each site at home, only means and counts leave
   fedsm evaluate runs/first/super_model --env prod --kit lead@hospital.org --sites site-1 site-2
 """
 
@@ -182,5 +185,6 @@ def add_parser(commands) -> None:
     )  # fmt: skip
     add("--kit", type=Path, metavar="KIT", help="your startup kit, with --env prod")
     add("--dir", type=Path, default=Path("poc"), metavar="DIR", help="the POC's folder, with --env poc (default: poc)")
+    add("--force", action="store_true", help="replace the evaluation that OUT holds")
     add("--byoc", action="store_true", help="carry the code inside the job (sites must allow it)")
     evaluate.set_defaults(do=_evaluate)

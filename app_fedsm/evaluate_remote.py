@@ -45,6 +45,7 @@ def evaluate_remotely(
     if strange and part != ALL:
         raise UserError(f"site {strange[0]!r} took no part in training and has no {part} images: use --part all")
     remote.check_connected(kit, sites)
+    out = out.resolve()  # FLARE takes a relative path as one below the kit
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out) as staging:
         name = f"evaluate_{model.settings.task.name}"

@@ -35,9 +35,10 @@ def _onnx(args: argparse.Namespace) -> int:
 def add_parser(commands) -> None:
     """Adds the command to `fedsm`'s."""
     raw = argparse.RawDescriptionHelpFormatter
-    verbs = commands.add_parser("export", help="a super model as MONAI bundle or ONNX").add_subparsers(
-        dest="verb", required=True
-    )
+    verbs = commands.add_parser(
+        "export", help="a super model as MONAI bundle or ONNX", formatter_class=raw,
+        epilog="example:\n  fedsm export onnx runs/first/super_model -o super_model.onnx\n",
+    ).add_subparsers(dest="verb", required=True)  # fmt: skip
     bundle = verbs.add_parser(
         "bundle", help="write a MONAI bundle", formatter_class=raw,
         epilog="example:\n  fedsm export bundle runs/first/super_model -o fedsm_bundle\n"

@@ -16,6 +16,7 @@ _GPUS = re.compile(r"(?:(?P<site>[^=]+)=)?(?P<count>\d+)(?::(?P<memory>\d+))?")
 _POC_EXAMPLE = """example:
   fedsm poc up                                             # three synthetic sites; or --data ROOT
   fedsm poc submit --task retinal --rounds 3 --size 64 --out runs/poc
+  fedsm poc status
   fedsm poc down
 """
 _SUBMIT_EXAMPLE = """example:

@@ -14,10 +14,10 @@ _EXAMPLE = """example:
   fedsm run --resume --out runs/without --rounds 40   # goes on with the others
 """
 _SELECTORS = {
-    "selector_statistics": "its sums are dropped; the classes are made again of the others' sums, exactly",
+    "selector_statistics": "its sums go; the classes will be made again of the others' sums, exactly",
     None: "there is none",
 }
-_TRAINED = "its output is removed: the softmax over the others; nothing is trained again"
+_TRAINED = "its output goes: the softmax will be over the others; nothing is trained again"
 
 
 def add_parser(commands) -> None:
@@ -44,15 +44,17 @@ def _forget(args: argparse.Namespace) -> int:
     forgetting = Forgetting(args.run, args.site)
     plan, out = forgetting.plan, args.out or args.run
     same = out.resolve() == args.run.resolve()
-    print(f"site {plan.site} leaves; {', '.join(plan.sites)} stay", file=sys.stderr)
-    print(f"checkpoint of round {plan.round}: rewritten, older ones are removed", file=sys.stderr)
-    print(f"selector: {_SELECTORS.get(plan.selector, _TRAINED)}", file=sys.stderr)
-    print(f"super model: {'written again' if plan.has_super_model else 'there is none'}", file=sys.stderr)
     federated = (args.run / RUN).is_file() and is_federation(args.run)
     if federated and not same:
         raise UserError("a federation's run is forgotten in place, here and on its server: leave out -o")
+    if same and not args.yes and not sys.stdin.isatty():
+        raise UserError(f"forgetting {plan.site!r} in {out} cannot be undone: give --yes, or -o OUT for a copy")
+    print(f"site {plan.site} leaves; {', '.join(plan.sites)} stay", file=sys.stderr)
+    print(f"checkpoint of round {plan.round}: will be rewritten, older ones removed", file=sys.stderr)
+    print(f"selector: {_SELECTORS.get(plan.selector, _TRAINED)}", file=sys.stderr)
+    print(f"super model: {'will be written again' if plan.has_super_model else 'there is none'}", file=sys.stderr)
     if federated:
-        print("server: its checkpoint is rewritten, and its stored jobs of this run are deleted", file=sys.stderr)
+        print("server: its checkpoint will be rewritten, its stored jobs of this run deleted", file=sys.stderr)
     if same and not args.yes and not _confirmed(plan.site, args.run):
         print("nothing was changed", file=sys.stderr)
         return 1
@@ -68,6 +70,4 @@ def _forget(args: argparse.Namespace) -> int:
 
 
 def _confirmed(site: str, run: Path) -> bool:
-    if not sys.stdin.isatty():
-        raise UserError(f"forgetting {site!r} in {run} cannot be undone: give --yes, or -o OUT for a copy")
     return input(f"forget {site} in {run}? This cannot be undone [y/N] ").strip().lower() in ("y", "yes")

@@ -25,6 +25,7 @@ def forget_remotely(run: Path, site: str) -> None:
     from app_fedsm.recipe import ForgetRecipe
     from fedsm.server.forget_controller import FILE
 
+    run = run.resolve()  # FLARE takes a relative path as one below the kit
     job = remote.load_job(run)
     kit, ids = Path(job["kit"]), [job["job_id"], *job["earlier"]]
     with sessions.connect(kit) as session:

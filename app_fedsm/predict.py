@@ -11,7 +11,7 @@ from fedsm.errors import UserError
 
 _EXAMPLE = """example:
   fedsm predict runs/first/super_model demo_data/site-1/images -o predictions
-  fedsm predict runs/first/super_model 'scans/**/*.nii.gz' --site site-2 -o predictions
+  fedsm predict runs/first/super_model 'scans/**/*.nii.gz' --site site-2 -o volumes
 """
 _DESCRIPTION = """Segments files with a super model: for each image the selector chooses the network (Algorithm 2).
 
@@ -46,7 +46,8 @@ def _predict(args: argparse.Namespace) -> int:
 
     images, failed = predict_files(model, output, args.batch_size, options, report)
     bad = f", {failed} of {len(inputs)} files could not be predicted" if failed else ""
-    print(f"{images} images{bad}: {args.out / TABLE}")
+    count = "1 image or slice" if images == 1 else f"{images} images or slices"
+    print(f"{count}{bad}: {args.out / TABLE}")
     return int(failed > 0)
 
 
@@ -67,5 +68,5 @@ def add_parser(commands) -> None:
     parser.add_argument("--no-overlays", action="store_true", help="write no overlays")
     parser.add_argument("--batch-size", type=int, default=16, metavar="B", help="images at once (default: 16)")
     parser.add_argument("--device", metavar="D", help="e.g. cuda:0 (default: CUDA when present, else the CPU)")
-    parser.add_argument("--force", action="store_true", help="write into a folder that is not empty")
+    parser.add_argument("--force", action="store_true", help="write into a folder that holds something, which stays")
     parser.set_defaults(do=_predict)

@@ -70,6 +70,8 @@ def _report(args: argparse.Namespace) -> int:
     from fedsm.evaluation.report import Report
     from fedsm.evaluation.runs import open_runs
 
+    if args.out.exists() and not args.force:
+        raise UserError(f"{args.out} is there already; choose another file or --force")
     check_matplotlib()
     runs = open_runs(args.runs, args.data)
     if not args.quick:
@@ -98,5 +100,6 @@ def add_parser(commands) -> None:
         "-o", "--out", type=Path, default=Path("report.html"), metavar="FILE", help="(default: report.html)"
     )
     report.add_argument("--data", type=Path, metavar="ROOT", help="the data root (default: each run's own)")
+    report.add_argument("--force", action="store_true", help="replace FILE and its figures")
     report.add_argument("--quick", action="store_true", help="only what the runs wrote down: no images, no weights")
     report.set_defaults(do=_report)

@@ -46,7 +46,8 @@ def prepare_folder(out: Path, resume: bool, force: bool) -> None:
             raise UserError(f"{out} holds no checkpoint yet; start again with --force")
         return
     if held and not force:
-        raise UserError(f"{out} already holds a run ({held[0]}); choose another --out, or --resume it, or --force")
+        remedies = f"choose another --out, go on with `fedsm resume {out}`, or --force"
+        raise UserError(f"{out} already holds a run ({held[0]}); {remedies}")
     for name in held:
         _remove(out / name)
     out.mkdir(parents=True, exist_ok=True)

@@ -50,7 +50,10 @@ def _site_versions(args: argparse.Namespace) -> int:
 def add_parser(commands, add_job_options) -> None:
     """Adds the commands to `fedsm`'s."""
     raw = argparse.RawDescriptionHelpFormatter
-    site = commands.add_parser("site", help="a hospital before it joins").add_subparsers(dest="verb", required=True)
+    site = commands.add_parser(
+        "site", help="a hospital before it joins", formatter_class=raw,
+        epilog="example:\n  fedsm site check /opt/fedsm/site-1 --task retinal\n",
+    ).add_subparsers(dest="verb", required=True)  # fmt: skip
     check = site.add_parser(
         "check", help="PASS, WARN or FAIL for this machine and its kit, with remedies", formatter_class=raw,
         epilog="example:\n  fedsm site check /opt/fedsm/site-1 --task retinal --expect server_versions.json\n",

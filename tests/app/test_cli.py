@@ -1,13 +1,14 @@
 """Bad input: one line that names site, file and remedy, exit code 2, before anything starts."""
 
 import json
+import shlex
 import shutil
 import sys
 
 import pytest
 
 from app_fedsm import simulate
-from app_fedsm.cli import main
+from app_fedsm.cli import build_parser, main
 from tests.conftest import write_site
 
 
@@ -100,7 +101,7 @@ def test_an_existing_run_is_not_overwritten(root, tmp_path, capsys):
     out.mkdir()
     (out / "results.json").write_text("precious")
     code, err = run(root, tmp_path, capsys)
-    assert code == 2 and "already holds a run" in err and "--resume" in err and "--force" in err
+    assert code == 2 and "already holds a run" in err and "fedsm resume" in err and "--force" in err
     assert (out / "results.json").read_text() == "precious"
 
 
@@ -111,15 +112,32 @@ def test_resume_of_nothing_and_with_other_settings(root, tmp_path, capsys):
     assert "leave out --lr" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "command", [[], ["run"], ["job", "export"], ["data", "synth"], ["data", "check"], ["workspace"]]
-)
+def commands(parser, path=()):
+    """Every command and group of commands, `fedsm` itself first."""
+    yield path, parser
+    for action in parser._subparsers._group_actions if parser._subparsers else ():
+        for name, sub in action.choices.items():
+            yield from commands(sub, (*path, name))
+
+
+def test_every_help_has_an_example_that_can_be_parsed():
+    """Its lines are cut into words as a shell would; all options are there and all values are of their kind."""
+    every = dict(commands(build_parser()))
+    assert len(every) > 25
+    for path, parser in every.items():
+        assert "example:" in parser.format_help(), path
+        lines = [line.split("#")[0].strip() for line in parser.epilog.splitlines()]
+        examples = [shlex.split(line.split(">")[0]) for line in lines if line.startswith("fedsm ")]
+        assert examples or path == ("completion",), path
+        for example in examples:
+            build_parser().parse_args(example[1:])
+
+
+@pytest.mark.parametrize("command", [[], ["run"], ["data", "check"]])
 def test_help(command, capsys):
     with pytest.raises(SystemExit) as caught:
         main([*command, "--help"])
-    assert caught.value.code == 0
-    text = capsys.readouterr().out
-    assert not command or "example:" in text
+    assert caught.value.code == 0 and "example:" in capsys.readouterr().out
 
 
 def test_synth_refuses_a_folder_that_is_not_empty(root, capsys):

@@ -75,6 +75,14 @@ def test_patients_from_a_table(tmp_path):
         patients_of(tmp_path, ["x"], None, "a")
 
 
+def test_a_table_may_name_files_with_their_ending(tmp_path):
+    """Only an ending that we read is one: `scan.2` is a name."""
+    (tmp_path / "patients.csv").write_text("file,patient\na.nii.gz,p\nb.png,q\nscan.2,r\n")
+    assert patients_of(tmp_path, ["a", "b", "scan.2"], None, "x") == ["p", "q", "r"]
+    with pytest.raises(UserError, match="no line for the file 'scan'"):
+        patients_of(tmp_path, ["scan"], None, "x")
+
+
 def test_patients_from_a_pattern(tmp_path):
     assert patients_of(tmp_path, ["ab12", "cd34"], None, "a") == ["ab12", "cd34"]
     assert patients_of(tmp_path, ["ab12", "cd34"], r"\d+", "a") == ["12", "34"]

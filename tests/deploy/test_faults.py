@@ -136,7 +136,7 @@ def test_the_server_is_killed(poc, tmp_path, data_root, when):
     assert_equals_plain_loop(run.out, data_root, rounds=ROUNDS)
 
 
-def test_a_site_joins_and_leaves_for_good(poc, tmp_path):
+def test_a_site_joins_and_leaves_for_good(poc, tmp_path, monkeypatch):
     """`resume --join` takes it in; `forget` takes it out, on the server's disk as well, and the others go on."""
     out, lead = tmp_path / "run", str(poc.lead)
     job = [*JOB, "--rounds", "2", "--out", str(out), "--kit", lead, "--sites", "site-1", "site-2"]
@@ -150,7 +150,8 @@ def test_a_site_joins_and_leaves_for_good(poc, tmp_path):
 
     jobs = load_job(out)
     assert main(["forget", "site-3", str(out), "-o", str(tmp_path / "copy"), "--yes"]) == 2, "in place only"
-    assert main(["forget", "site-3", str(out), "--yes"]) == 0
+    monkeypatch.chdir(tmp_path)
+    assert main(["forget", "site-3", out.name, "--yes"]) == 0, "also by a relative path"
     kept = poc.kits / "server" / "fedsm_runs"
     assert [p.name for p in kept.iterdir()] == [jobs["job_id"]]
     for folder in (out, kept):

@@ -21,7 +21,7 @@ def folder(tmp_path_factory):
     kill_all(folder)
 
 
-def test_up_submit_status_down(folder, data_root, capsys):
+def test_up_submit_status_down(folder, data_root, capsys, monkeypatch):
     """The whole way, on real processes. The same seed gives the weights of the plain loop, hence the simulator's."""
     poc, port, out = str(folder / "poc"), str(free_port()), folder / "run"
     here = ["--dir", poc]
@@ -53,7 +53,8 @@ def test_up_submit_status_down(folder, data_root, capsys):
 
     model, at_home, federated = str(out / "super_model"), folder / "at_home", folder / "federated"
     assert main(["evaluate", model, str(data_root), "-o", str(at_home)]) == 0
-    assert main(["evaluate", model, "--env", "poc", *here, "-o", str(federated)]) == 0
+    monkeypatch.chdir(folder)
+    assert main(["evaluate", model, "--env", "poc", *here, "-o", federated.name]) == 0, "also by a relative path"
     assert "all tables" in capsys.readouterr().out
     assert_same_means(*(json.loads((f / "evaluation.json").read_text()) for f in (at_home, federated)))
     assert {p.name for p in federated.iterdir()} == {

@@ -127,7 +127,7 @@ def test_bad_files_are_a_line_each_and_the_rest_goes_on(model, tmp_path, capsys)
     for name in ("corrupt.png", "empty.jpg", "four.nii.gz", "nan.nii.gz", "negative.nii.gz", "link.png"):
         assert sum(name in line for line in lines) == 1, said.err
     assert len(lines) == 6 and "site " not in said.err and "Traceback" not in said.err
-    assert "1 images, 6 of 7 files could not be predicted" in said.out
+    assert "1 image or slice, 6 of 7 files could not be predicted" in said.out
     assert [row["file"] for row in rows_of(tmp_path / "out")] == ["good.png"]
 
 

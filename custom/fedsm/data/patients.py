@@ -6,6 +6,8 @@ import csv
 import re
 from pathlib import Path
 
+from fedsm.data.readers import is_supported
+from fedsm.data.readers import stem as stem_of
 from fedsm.errors import UserError
 
 FILE_NAME = "patients.csv"
@@ -15,7 +17,7 @@ def patients_of(folder: Path, stems: list[str], pattern: str | None, site: str) 
     """The patient of each file.
 
     Args:
-        folder: the site's folder. A `patients.csv` in it (columns `file` and `patient`, `file` being the stem) wins.
+        folder: the site's folder. A `patients.csv` in it wins: columns `file` (with or without ending) and `patient`.
         stems: the files' stems.
         pattern: a regular expression whose first group, or whole match, is the patient in a stem. None: every file is a
             patient of its own.
@@ -26,7 +28,8 @@ def patients_of(folder: Path, stems: list[str], pattern: str | None, site: str) 
     """
     table = folder / FILE_NAME
     if table.is_file():
-        known = _read(table, site)
+        listed = _read(table, site)
+        known = {stem_of(Path(f)): p for f, p in listed.items() if is_supported(Path(f))} | listed
         for stem in stems:
             if stem not in known:
                 raise UserError(f"site {site!r}: {table} has no line for the file {stem!r}; add `{stem},PATIENT`")

@@ -27,7 +27,7 @@ figure { margin: 0; min-width: 0; } figcaption { font-size: .85rem; margin-top: 
 figure svg, figure img { display: block; max-width: 100%; height: auto; }
 figure svg text { font-family: system-ui, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif !important; }
 .table { margin: .9rem 0 1.2rem; }
-table { border-collapse: collapse; font-size: .87rem; font-variant-numeric: tabular-nums; }
+table { border-collapse: separate; border-spacing: 0; font-size: .87rem; font-variant-numeric: tabular-nums; }
 .about { color: var(--quiet); font-size: .85rem; margin: 0 0 .2rem; } .scroll { overflow-x: auto; }
 th, td { padding: .28rem .5rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; } thead th { border-bottom: 2px solid var(--line);

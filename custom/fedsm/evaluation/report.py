@@ -35,7 +35,8 @@ class Report:
             self._summary(), self._training(), self._gamma(), self._selection(), self._selector(), self._map(),
             self._surface(), self._overlays(), self._costs(), self._notes(),
         ]  # fmt: skip
-        subtitle = f"{len(self._all)} run(s), {len(self._sites)} sites. Not a medical device: for research only."
+        runs = "1 run" if len(self._all) == 1 else f"{len(self._all)} runs"
+        subtitle = f"{runs}, {len(self._sites)} sites. Not a medical device: for research only."
         return page(f"FedSM report: {methods} on {tasks}", subtitle, sections)
 
     def _summary(self) -> Section:
