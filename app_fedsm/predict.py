@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import warnings
 from pathlib import Path
@@ -45,6 +46,12 @@ def _predict(args: argparse.Namespace) -> int:
         tqdm.write(f"fedsm: {line}", file=sys.stderr)
 
     images, failed = predict_files(model, output, args.batch_size, options, report)
+    if not images:
+        (args.out / TABLE).unlink()
+        with contextlib.suppress(OSError):  # what was there before stays
+            args.out.rmdir()
+        print(f"fedsm: none of {len(inputs)} files could be predicted", file=sys.stderr)
+        return 1
     bad = f", {failed} of {len(inputs)} files could not be predicted" if failed else ""
     count = "1 image or slice" if images == 1 else f"{images} images or slices"
     print(f"{count}{bad}: {args.out / TABLE}")

@@ -23,6 +23,7 @@ POLL_SECONDS = 1.0
 PATIENCE = 60.0  # seconds that a server may be unreachable while a job is followed
 _WAITING = ("SUBMITTED", "APPROVED", "DISPATCHED")
 _RUNNING = "RUNNING"
+_COMPLETED = "FINISHED:COMPLETED"
 _NOTED = ("job_id", "kit", "settings", "sites", "byoc", "resources", "earlier")  # in run.json
 
 
@@ -204,6 +205,7 @@ def follow(kit: Path, job_id: str, steps: int, unit: str) -> tuple[dict, str | N
                             bar.set_description(status.lower())
                         elif status != _RUNNING:
                             bar.set_description("ended")
+                            bar.update(steps - bar.n if status == _COMPLETED else 0)  # its events are gone with it
                             return meta, failure
                         time.sleep(POLL_SECONDS)
             except (UserError, ConnectionError) as e:

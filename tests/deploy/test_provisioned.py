@@ -14,6 +14,7 @@ import yaml
 from app_fedsm import session as sessions
 from app_fedsm.cli import main
 from app_fedsm.provision import provision
+from app_fedsm.remote import load_job
 from fedsm.errors import UserError
 from tests.app.test_simulator import SMALL, assert_equals_plain_loop
 from tests.conftest import SITES
@@ -63,6 +64,9 @@ def test_installed_code_where_one_site_forbids_byoc(consortium, data_root):
     out = consortium.folder / "installed_run"
     assert submit(consortium, out) == 0
     assert not list((out / "job").rglob("*.py")), "no code in the job"
+    with sessions.connect(consortium.lead) as session:
+        told = session.get_job_logs(load_job(out)["job_id"], "server")
+    assert "fedsm round=3 site=site-1 accepted" in str(told), "a lead reads the server's log of the own job"
     assert_equals_plain_loop(out, data_root, rounds=3)
 
 

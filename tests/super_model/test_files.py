@@ -169,3 +169,11 @@ def test_cup_to_disc_by_hand():
     disc[2:6, 3:5], cup[3:5, 3], cup[7, 7] = True, True, True
     assert cup_to_disc(disc, cup) == 0.5
     assert cup_to_disc(np.zeros_like(disc), cup) is None
+
+
+def test_nothing_could_be_predicted_leaves_nothing(model, tmp_path, capsys):
+    """The same call works when the file is a picture: the folder is not in its way."""
+    (tmp_path / "bad.png").write_bytes(b"no picture")
+    command = ["predict", str(model), str(tmp_path / "bad.png"), "-o", str(tmp_path / "out")]
+    assert main(command) == 1 and "none of 1 files" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

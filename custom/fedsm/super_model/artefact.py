@@ -76,7 +76,7 @@ def load_super_model(folder: Path) -> SuperModelFiles:
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
     except (OSError, ValueError) as e:
-        raise UserError(f"{folder / MANIFEST} cannot be read: {e}; is {folder} a super model?") from e
+        raise UserError(f"{folder / MANIFEST} cannot be read: {_short(e)}; is {folder} a super model?") from e
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise UserError(f"{folder / MANIFEST} is not of the format {FORMAT}")
     try:
@@ -100,7 +100,12 @@ def _load_network(path: Path, sha256: str) -> Tensors:
             raise UserError(f"{path} is not the file that {MANIFEST} describes (checksum differs): copy it again")
         return load_file(path)
     except (OSError, SafetensorError) as e:
-        raise UserError(f"{path} cannot be read: {e}") from e
+        raise UserError(f"{path} cannot be read: {_short(e)}; copy the super model again") from e
+
+
+def _short(error: Exception) -> str:
+    """An error without the path, which an OSError repeats."""
+    return getattr(error, "strerror", None) or str(error)
 
 
 def versions() -> dict[str, str]:
