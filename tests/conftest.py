@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -64,3 +65,12 @@ def _scratch_home(tmp_path_factory, monkeypatch):
     """`nvflare` writes to the home folder; and two cores are shared by many small nets."""
     monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
     torch.set_num_threads(1)
+
+
+def pytest_configure():
+    """Lets processes that tests start be stopped by Ctrl-C, also where a shell started pytest in the background.
+
+    Such a shell has it ignored, and whoever is started inherits that.
+    """
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
