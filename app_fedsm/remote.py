@@ -114,7 +114,8 @@ def resume(out: Path, rounds: int | None = None, join: Sequence[str] = ()) -> tu
         raise UserError(f"{out} is finished; --rounds N goes on for more")
     settings = JobSettings.from_dict(job["settings"] | ({} if rounds is None else {"rounds": rounds}))
     with sessions.connect(kit) as session:
-        here = sessions.registered(session)
+        running = sessions.running_at(session)
+        here = sorted(running)
         if unknown := [site for site in join if site in job["sites"] or site not in here]:
             raise UserError(
                 f"{unknown[0]} cannot join: it takes part already, or is not connected ({', '.join(here)} are)"
@@ -123,10 +124,9 @@ def resume(out: Path, rounds: int | None = None, join: Sequence[str] = ()) -> tu
         present = [site for site in sites if site in here]
         if len(present) < settings.min_sites:
             raise UserError(f"{len(present)} of {len(sites)} sites are connected, min_sites is {settings.min_sites}")
-        events = events_of(session, old)
-        if events:
-            lacking = next((e["missing"] for e in reversed(events) if e["event"] == "round"), {})
-            if not join and not [site for site in lacking if site in here]:
+        if events_of(session, old):
+            # One that was restarted is here and not in the job, long before the job has noticed.
+            if not join and all(old in running[site] for site in present):
                 raise UserError(f"job {old} runs and no site waits to come back; `fedsm fetch {out}` waits for it")
             _stop(session, old)
     ids = [old, *job["earlier"]]

@@ -59,11 +59,23 @@ def address(kit: Path) -> str:
         raise UserError(f"{kit / _CONFIG} cannot be read: {e}; ask for the kit again") from e
 
 
-def registered(session) -> list[str]:
-    """Names of the sites that answer now. The server's own list holds a killed one for ten minutes: each is asked."""
+def running_at(session) -> dict[str, set[str]]:
+    """Site -> ids of the jobs that it runs, of the sites that answer now.
+
+    The server's own list holds a killed one for ten minutes: each is asked.
+    """
     listed = [client.name for client in session.get_connected_client_list()]
     answers = (session.get_client_job_status(listed) or []) if listed else []
-    return sorted({answer["client_name"] for answer in answers if answer["status"] != "no_reply"})
+    running: dict[str, set[str]] = {}
+    for answer in answers:
+        if answer["status"] != "no_reply":
+            running.setdefault(answer["client_name"], set()).add(answer.get("job_id", ""))
+    return running
+
+
+def registered(session) -> list[str]:
+    """Names of the sites that answer now."""
+    return sorted(running_at(session))
 
 
 def _first_line(error: Exception) -> str:
