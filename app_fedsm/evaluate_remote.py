@@ -8,6 +8,7 @@ from pathlib import Path
 
 from app_fedsm import remote
 from app_fedsm import session as sessions
+from app_fedsm.following import follow
 from app_fedsm.run_folder import PROGRESS
 from fedsm.data.cases import ALL
 from fedsm.errors import UserError
@@ -53,7 +54,7 @@ def evaluate_remotely(
         with sessions.connect(kit) as session:
             job_id = remote.hand_in(session, Path(staging) / name)
     try:
-        meta, failure = remote.follow(kit, job_id, len(sites), "site")
+        meta, failure = follow(kit, job_id, len(sites), "site")
     except KeyboardInterrupt:
         with sessions.connect(kit) as session:
             session.abort_job(job_id)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from app_fedsm import remote
 from app_fedsm import session as sessions
+from app_fedsm.following import events_of, follow
 from app_fedsm.run_folder import PROGRESS, RUN
 from fedsm.errors import UserError
 from fedsm.server.checkpoint import write_json
@@ -29,7 +30,7 @@ def forget_remotely(run: Path, site: str) -> None:
     job = remote.load_job(run)
     kit, ids = Path(job["kit"]), [job["job_id"], *job["earlier"]]
     with sessions.connect(kit) as session:
-        if remote.events_of(session, ids[0]):
+        if events_of(session, ids[0]):
             raise UserError(f"job {ids[0]} of {run} runs; wait for it or abort it first")
         here = [s for s in sessions.registered(session) if s != site]
     if not here:
@@ -38,7 +39,7 @@ def forget_remotely(run: Path, site: str) -> None:
         ForgetRecipe(site, f"job:{','.join(ids)}", here[0], job["byoc"]).export(staging)
         with sessions.connect(kit) as session:
             forgetting = remote.hand_in(session, Path(staging) / f"forget_{site}")
-    meta, failure = remote.follow(kit, forgetting, 1, "job")
+    meta, failure = follow(kit, forgetting, 1, "job")
     with remote.download(kit, forgetting, run / LOG) as workspace:
         if not workspace or not (workspace / FILE).is_file():
             told = workspace / PROGRESS if workspace else Path()

@@ -1,29 +1,21 @@
-"""Jobs on a FLARE server: submit one, follow it with one bar, bring its result home."""
+"""Jobs on a FLARE server: submit one, go on with one, bring its result home."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import shutil
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tqdm import tqdm
-
 from app_fedsm import session as sessions
-from app_fedsm.progress import show
+from app_fedsm.following import PATIENCE, POLL_SECONDS, RUNNING, WAITING, events_of, follow, refusals
 from app_fedsm.run_folder import EARLIER, LOG, PROGRESS, RESULTS, RUN, collect
 from fedsm.errors import UserError
 from fedsm.server.checkpoint import write_json
 from fedsm.settings import JobSettings
 
-POLL_SECONDS = 1.0
-PATIENCE = 60.0  # seconds that a server may be unreachable while a job is followed
-_WAITING = ("SUBMITTED", "APPROVED", "DISPATCHED")
-_RUNNING = "RUNNING"
-_COMPLETED = "FINISHED:COMPLETED"
 _NOTED = ("job_id", "kit", "settings", "sites", "byoc", "resources", "earlier")  # in run.json
 
 
@@ -140,7 +132,7 @@ def _stop(session, job_id: str) -> None:
     """Aborts a job and waits until FLARE has put it away."""
     session.abort_job(job_id)
     deadline = time.time() + PATIENCE
-    while session.get_job_meta(job_id)["status"] in (*_WAITING, _RUNNING):
+    while session.get_job_meta(job_id)["status"] in (*WAITING, RUNNING):
         if time.time() > deadline:
             raise UserError(f"job {job_id} does not stop; try again, or ask the server's operator")
         time.sleep(POLL_SECONDS)
@@ -171,49 +163,6 @@ def finish(out: Path) -> dict:
     if (out / RESULTS).is_file():
         return json.loads((out / RESULTS).read_text())
     raise JobFailed(failure or reason_of(out / PROGRESS, out / LOG, meta))
-
-
-def events_of(session, job_id: str, after: int = 0) -> list[dict]:
-    """The progress of a running job; none where it does not run (yet, or any more)."""
-    from fedsm.server.watch import TOPIC
-
-    with contextlib.suppress(Exception):  # FLARE's error for a job that has just ended is a general one
-        return session.do_app_command(job_id, TOPIC, {"after": after})["events"]
-    return []
-
-
-def follow(kit: Path, job_id: str, steps: int, unit: str) -> tuple[dict, str | None]:
-    """Shows a bar until the job has ended; returns its meta data and the reason, if it said that it failed."""
-    seen, failure, silent_since, told = 0, None, None, False
-    with tqdm(total=steps, unit=unit, desc="submitted") as bar:
-        while True:
-            try:
-                with sessions.connect(kit) as session:
-                    while True:
-                        silent_since = None
-                        meta = session.get_job_meta(job_id)
-                        status = meta["status"]
-                        events = events_of(session, job_id, seen) if status == _RUNNING else []
-                        seen += len(events)
-                        for event in events:
-                            failure = show(bar, event) or failure
-                        if not told and status not in _WAITING:
-                            for line in refusals(meta):
-                                bar.write(line, file=sys.stderr)
-                            told = True
-                        if status in _WAITING:
-                            bar.set_description(status.lower())
-                        elif status != _RUNNING:
-                            bar.set_description("ended")
-                            bar.update(steps - bar.n if status == _COMPLETED else 0)  # its events are gone with it
-                            return meta, failure
-                        time.sleep(POLL_SECONDS)
-            except (UserError, ConnectionError) as e:
-                silent_since = silent_since or time.time()
-                bar.set_description("no server")
-                if time.time() - silent_since > PATIENCE:
-                    raise UserError(f"{e} (job {job_id} may still run: `fedsm fetch` goes on)") from e
-                time.sleep(POLL_SECONDS)
 
 
 @contextlib.contextmanager
@@ -254,9 +203,3 @@ def reason_of(progress: Path, log: Path, meta: dict) -> str:
     last = [" ".join(line.split())[:300] for line in errors[-1:]]
     why = refusals(meta) or history[-1:] or last
     return "; ".join([f"FLARE says {status}", *why, f"see {log}"])
-
-
-def refusals(meta: dict) -> list[str]:
-    """Which sites did not take a job, from what FLARE noted when it sent the job out; a line each."""
-    noted = [str(line).partition(": ") for line in meta.get("job_deploy_detail") or []]
-    return [f"{site} refused the job: {' '.join(why.split())}" for site, _, why in noted if why and why != "OK"]

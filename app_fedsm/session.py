@@ -78,5 +78,10 @@ def registered(session) -> list[str]:
     return sorted(running_at(session))
 
 
+def runs(session, job_id: str) -> bool:
+    """Whether the server runs a job now. FLARE goes on listing as RUNNING one that was lost when it was killed."""
+    return any(job.job_id == job_id for job in session.get_system_info().job_info)
+
+
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]

@@ -73,9 +73,15 @@ def of_job(kit: Path, job_id: str) -> str:
 
 def _told(session, job_id: str, status: str) -> str:
     """A job's line; of one that has ended the server keeps the result only, which `fedsm fetch` brings."""
-    from app_fedsm import remote
+    from app_fedsm import session as sessions
+    from app_fedsm.following import events_of
 
-    return f"{job_id} {status}" + (f": {summary(remote.events_of(session, job_id))}" if status == "RUNNING" else "")
+    if status != "RUNNING":
+        return f"{job_id} {status}"
+    events = events_of(session, job_id)
+    if not events and not sessions.runs(session, job_id):
+        return f"{job_id} {status} in FLARE's list, but not on the server: it ends, or was lost (`fedsm resume RUN`)"
+    return f"{job_id} {status}: {summary(events)}"
 
 
 def of_server(kit: Path) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from app_fedsm.cli import main
 from app_fedsm.federation_commands import parse_gpus
-from app_fedsm.remote import refusals
+from app_fedsm.following import refusals
 from fedsm.errors import UserError
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from app_fedsm.cli import main
 from app_fedsm.poc import Poc
-from app_fedsm.remote import events_of, load_job
+from app_fedsm.following import events_of
+from app_fedsm.remote import load_job
 from app_fedsm.session import connect
 from tests.app.test_simulator import SMALL, assert_equals_plain_loop
 from tests.conftest import SITES
@@ -46,9 +47,10 @@ class Submitted:
     def __init__(self, poc: Poc, out: Path, rounds: int = ROUNDS):
         self.poc, self.out = poc, out
         job = [*JOB, "--rounds", str(rounds), "--out", str(out)]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "app_fedsm.cli", "poc", "submit", "--dir", str(poc.folder), *job]
-        )
+        self.err = out.with_suffix(".err")
+        command = [sys.executable, "-m", "app_fedsm.cli", "poc", "submit", "--dir", str(poc.folder), *job]
+        with self.err.open("w") as err:
+            self.process = subprocess.Popen(command, stderr=err)
 
     def wait_for_round(self, number: int, seconds: float = 300) -> None:
         """Waits until the server has closed a round."""
@@ -128,8 +130,8 @@ def test_the_server_is_killed(poc, tmp_path, data_root, when):
     if when == "during a round":
         time.sleep(0.7)
     kill_all(poc.kits / "server")
-    run.process.kill()
     up(poc)
+    assert run.ended() == 2 and "it was lost when the server was started again" in run.err.read_text()
     assert main(["resume", str(run.out)]) == 0
     assert [row["round"] for row in history(run.out)] == list(range(1, ROUNDS + 1))
     assert_equals_plain_loop(run.out, data_root, rounds=ROUNDS)

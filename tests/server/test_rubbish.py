@@ -98,7 +98,9 @@ def test_a_registration_with_absurd_counts_is_refused(tmp_path, data_root):
     federation = Federation(tmp_path, data_root, small_settings(rounds=1), SITES, fault=fault).run()
     results = results_of(federation)
     assert list(results["images"]) == ["site-1", "site-3"]
-    assert results["validation"]["history"][0]["missing"] == {"site-2": "not registered"}
+    assert results["validation"]["history"][0]["missing"] == {
+        "site-2": "not registered: claims 1000000000 train images, max_images is 1000000"
+    }
     assert "max_images is 1000000" in results["refused"][0]["reason"]
 
 

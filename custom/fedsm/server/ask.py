@@ -133,7 +133,7 @@ def _too_few(question: Question, answers: Answers) -> str:
     times = f" after {answers.attempts} attempts" if answers.attempts > 1 else ""
     return (
         f"{question.what}: {len(answers.accepted)} of {len(question.sites)} sites gave a good answer{times},"
-        f" min_sites is {question.needed} ({reasons}); {GO_ON}"
+        f" min_sites is {question.needed} ({reasons}); {GO_ON if question.number else 'then start the run again'}"
     )
 
 

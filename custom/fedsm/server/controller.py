@@ -164,7 +164,9 @@ class FedSMController(Controller):
     def _register(self, sites: list[str], needed: int, fl_ctx: FLContext, abort_signal: Signal) -> None:
         """Asks sites for their image counts and what their tracks send once."""
         question = Question("registration", exchange.REGISTER, self._round, sites, needed=needed)
-        for site, meta in self._ask(question, fl_ctx, abort_signal).accepted.items():
+        answers = self._ask(question, fl_ctx, abort_signal)
+        self._unregistered = {site: f"not registered: {reason}" for site, reason in answers.missing.items()}
+        for site, meta in answers.accepted.items():
             self.log_info(fl_ctx, f"fedsm round={self._round} site={site} registered images={meta['images']}")
         self._record.images |= self._aggregator.registered
 
@@ -193,7 +195,7 @@ class FedSMController(Controller):
         self._record.add_validation(number - 1, self._tracks, reports)
         self._aggregator.aggregate(fl_ctx)
         self._round = number
-        others = {s: "absent" if s not in self._here else "not registered" for s in self._sites}
+        others = {s: self._unregistered.get(s, "not registered") if s in self._here else "absent" for s in self._sites}
         missing = {s: r for s, r in (others | answers.missing).items() if s not in answers.accepted}
         row = self._record.add_round(number, answers.accepted, missing, time.time() - started, answers.attempts)
         self._record.add_bytes(answers.down, self._aggregator.up_bytes)
