@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from app_fedsm.cli import main
-from app_fedsm.poc import Poc
 from app_fedsm.following import events_of
+from app_fedsm.poc import Poc
 from app_fedsm.remote import load_job
 from app_fedsm.session import connect
 from tests.app.test_simulator import SMALL, assert_equals_plain_loop
