@@ -59,6 +59,21 @@ def test_the_same_as_at_home(tmp_path, run, data_root, at_home):
     assert found["reliability"]["ece"] == pytest.approx(at_home["reliability"]["ece"])
 
 
+@pytest.mark.parametrize(("method", "options"), [("fedsm-ensemble", []), ("fedsm-extra", ["tracks.selector.rounds=1"])])
+def test_a_selector_without_threshold_may_name_the_global_model(tmp_path, data_root, method, options):
+    """The same as at home, and the super model is what the run itself measured."""
+    run = finished_run(tmp_path / "run", data_root, method=method, rounds=2, overrides=options)
+    assert main(["evaluate", str(run / "super_model"), str(data_root), "-o", str(tmp_path / "home")]) == 0
+    at_home = json.loads((tmp_path / "home" / FILE).read_text())
+    federation, found = evaluate(tmp_path / "job", run, data_root)
+    assert federation.panic is None and found["missing"] == {}
+    assert found["confusion"] == at_home["confusion"] and found["selected"] == at_home["selected"]
+    assert all(set(row) == {"global", *(f"personal.{s}" for s in SITES)} for row in found["confusion"].values())
+    measured = json.loads((run / "results.json").read_text())["test"]["super_model"]["per_site"]
+    for site, dice in measured.items():
+        assert found["models"]["super_model"][site]["dice"]["mean"]["mean"] == pytest.approx(dice, abs=1e-6)
+
+
 def test_no_tensor_and_no_name_of_a_file_leaves_a_site(tmp_path, run, data_root):
     seen = []
 

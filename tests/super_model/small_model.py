@@ -52,7 +52,7 @@ def site_images(settings: JobSettings, site: int, count: int) -> torch.Tensor:
 
 def _selector(settings: JobSettings, kind: str, weights: dict) -> dict:
     if kind in ("gradient", "extra", "ensemble"):
-        return dict(build_selector(settings.task, len(SITES) + (kind == "extra")).state_dict())
+        return dict(build_selector(settings.task, len(SITES) + (kind != "gradient")).state_dict())
     name = settings.tracks["selector"].get("descriptor", DESCRIPTORS[0])
     encoder = encoder_weights(settings.task, weights) if name == "encoder" else {}
     describe = build_descriptor(name, settings, encoder)

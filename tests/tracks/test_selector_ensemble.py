@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 from fedsm.errors import UserError
+from fedsm.nets import build_selector
 from fedsm.super_model.inference import blend, mix
-from fedsm.tracks import client_tracks, server_tracks
+from fedsm.tracks import build_inference_selector, client_tracks, server_tracks
 from tests.conftest import SITES, small_settings
 
 
@@ -57,9 +58,29 @@ def test_loss_reaches_the_selector_through_the_mixture():
     assert track.net.z.grad.tolist() == pytest.approx([-0.078125, 0.078125], abs=1e-4)
 
 
-def test_all_personal_networks_go_down():
-    track = server_tracks(small_settings(method="fedsm-ensemble"), SITES)["selector"]
-    assert {k.split("/")[1] for k in track.payload(SITES[0]) if k.startswith("model/")} == {"0", "1", "2"}
+def test_all_networks_go_down_the_global_one_first():
+    tracks = server_tracks(small_settings(method="fedsm-ensemble"), SITES)
+    tracks["global"].weights = {key: value + 1 for key, value in tracks["global"].weights.items()}
+    down = tracks["selector"].payload(SITES[0])
+    assert {k.split("/")[1] for k in down if k.startswith("model/")} == {"0", "1", "2", "3"}
+    for key, value in tracks["global"].weights.items():
+        assert torch.equal(down[f"model/0/{key}"], value) and not torch.equal(down[f"model/1/{key}"], value)
+
+
+def test_a_selector_of_other_outputs_is_refused():
+    """Of a version that did not weigh the global network: its rows would be read as other models'."""
+    settings = small_settings(method="fedsm-ensemble")
+    old = dict(build_selector(settings.task, len(SITES)).state_dict())
+    track = server_tracks(settings, SITES)["selector"]
+    more = server_tracks(settings, [*SITES, "site-4"])["selector"]
+    for use in (
+        lambda: track.load_files({"selector": old}),
+        lambda: track.leave({"selector": old}, SITES[-1]),
+        lambda: more.join({"selector": old}, ["site-4"]),
+        lambda: build_inference_selector(settings, len(SITES), old, torch.device("cpu")),
+    ):
+        with pytest.raises(UserError, match="has 3 outputs, not 4: made by an earlier version"):
+            use()
 
 
 def test_personal_networks_must_travel():

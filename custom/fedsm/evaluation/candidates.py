@@ -12,7 +12,7 @@ from fedsm.settings import JobSettings
 from fedsm.super_model.inference import GLOBAL, blend, mix, personal
 from fedsm.super_model.selection import choose
 from fedsm.tracks import build_inference_selector
-from fedsm.tracks.base import DIRECT, MIXTURE, THRESHOLD, Batch, Tensors
+from fedsm.tracks.base import MIXTURE, THRESHOLD, Batch, Tensors
 
 
 class Candidates:
@@ -119,7 +119,7 @@ class _Selection:
             chosen = choose(yhat, self._rule, gamma)
             self._chosen[i].append(chosen)
             if self._rule == MIXTURE:
-                self._dice[i].append(dice_per_image(mix(yhat, logits[1:]) > 0.5, truth > 0))
+                self._dice[i].append(dice_per_image(mix(yhat, logits) > 0.5, truth > 0))
             else:
                 self._dice[i].append(every[chosen, rows])
             if self._blends:
@@ -140,4 +140,4 @@ class _Selection:
         """How often each model was the most probable one."""
         first = torch.cat(self._first)
         counts = {site: int((first == k + 1).sum()) for k, site in enumerate(self._sites)}
-        return counts | ({GLOBAL: int((first == 0).sum())} if self._rule == DIRECT else {})
+        return counts | ({GLOBAL: int((first == 0).sum())} if self._rule != THRESHOLD else {})

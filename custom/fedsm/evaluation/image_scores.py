@@ -12,7 +12,7 @@ from fedsm.evaluation.candidates import Candidates
 from fedsm.evaluation.metrics import METRICS, metrics_per_image
 from fedsm.super_model.inference import mix
 from fedsm.super_model.selection import choose
-from fedsm.tracks.base import DIRECT, MIXTURE
+from fedsm.tracks.base import MIXTURE, THRESHOLD
 
 SUPER = "super_model"
 
@@ -42,7 +42,7 @@ class ImageScores:
 
     def first_choice(self) -> torch.Tensor:
         """(N,) the most probable model's number in `order`."""
-        return self.yhat.argmax(1) + (0 if self.rule == DIRECT else 1)
+        return self.yhat.argmax(1) + (1 if self.rule == THRESHOLD else 0)
 
     def chosen(self, gamma: float | None) -> torch.Tensor:
         """(N,) the number in `order` of the model that Algorithm 2 takes."""
@@ -80,7 +80,7 @@ def score_images(
             if models.selector:
                 yhat.append(models.selector.probabilities(images))
             if models.rule == MIXTURE:
-                masks[SUPER] = mix(yhat[-1], torch.stack([logits[n] for n in models.order[1:]])) > 0.5
+                masks[SUPER] = mix(yhat[-1], torch.stack([logits[n] for n in models.order])) > 0.5
             for name, mask in masks.items():
                 for metric, values in metrics_per_image(mask, truth, case.spacing).items():
                     scores[name][metric].append(values)

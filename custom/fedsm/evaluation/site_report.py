@@ -14,7 +14,7 @@ from fedsm.evaluation.calibration import reliability
 from fedsm.evaluation.image_scores import SUPER, ImageScores
 from fedsm.evaluation.metrics import DICE
 from fedsm.super_model.inference import GLOBAL, personal
-from fedsm.tracks.base import DIRECT, MIXTURE, THRESHOLD
+from fedsm.tracks.base import MIXTURE, THRESHOLD
 
 OWN = "personal_own"
 MEAN = "mean"  # beside the labels: their mean
@@ -97,7 +97,7 @@ def _census(scores: ImageScores, numbers: torch.Tensor) -> dict[str, int]:
 def _first_choices(scores: ImageScores) -> dict[str, int]:
     """The same of the most probable models; the global one only where a selector may name it."""
     counts = _census(scores, scores.first_choice())
-    return {name: n for name, n in counts.items() if name != GLOBAL or scores.rule == DIRECT}
+    return {name: n for name, n in counts.items() if name != GLOBAL or scores.rule != THRESHOLD}
 
 
 def _reliability(scores: ImageScores, own: int) -> dict:

@@ -68,7 +68,7 @@ def pick_overlays(
     for title, row in chosen.items():
         image, truth = slices[row]
         if names[row] == "mixture":
-            logits = torch.stack([models.nets[n](image[None]) for n in models.order[1:]])
+            logits = torch.stack([models.nets[n](image[None]) for n in models.order])
             mask = (mix(scores.yhat[row : row + 1], logits) > 0.5)[0]
         else:
             mask = models.nets[names[row]](image[None])[0] > 0

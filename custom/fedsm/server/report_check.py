@@ -12,7 +12,7 @@ from fedsm.server.results import is_census
 from fedsm.settings import JobSettings
 from fedsm.super_model.inference import GLOBAL, personal
 from fedsm.tracks import selection_rule
-from fedsm.tracks.base import DIRECT, MIXTURE, THRESHOLD, is_fraction
+from fedsm.tracks.base import MIXTURE, THRESHOLD, is_fraction
 
 _UNITS = ("px", "mm", "px or mm")
 
@@ -83,7 +83,7 @@ def _selection_problem(report: dict, manifest: dict, settings: JobSettings, site
     if not all(is_fraction(row["dice"]) for row in report["gammas"]):
         return "Dice at a gamma is not in [0, 1]"
     censuses = [(row["selected"], models) for row in report["gammas"]]
-    censuses.append((report["confusion"], models if rule == DIRECT else models[1:]))
+    censuses.append((report["confusion"], models[1:] if rule == THRESHOLD else models))
     if rule != MIXTURE:
         censuses.append((report["selected"], models))
     elif report["selected"] is not None:

@@ -20,7 +20,7 @@ OUTPUTS = ("probabilities", "choice", "yhat", "distance")
 
 
 class _Judge(nn.Module):
-    """Images to choices (B,), yhat (B, K) and distance (B,); to be traced: the selector's tensors become constants."""
+    """Images to choices (B,), yhat (B, K or K + 1), distance (B,); to be traced: the selector becomes constants."""
 
     def __init__(self, model: SuperModel):
         super().__init__()
@@ -41,7 +41,7 @@ class ScriptedSuperModel(nn.Module):
 
     Shape:
         input (B, C, S, S) in 0..1; output probabilities (B, L, S, S), choice (B,) (0 is the global model, k + 1 the
-        personal one of site k), yhat (B, K), distance (B,), NaN where the selector knows none.
+        personal one of site k), yhat (B, K or K + 1), distance (B,), NaN where the selector knows none.
     """
 
     def __init__(self, judge: nn.Module, nets: list[nn.Module], labels: int, mixture: bool):
@@ -58,8 +58,7 @@ class ScriptedSuperModel(nn.Module):
         )
         for m, net in enumerate(self.nets):
             if self.mixture:
-                if m > 0:  # the global model has no part in it
-                    output = output + yhat[:, m - 1].reshape(-1, 1, 1, 1).to(images.device) * net(images).sigmoid()
+                output = output + yhat[:, m].reshape(-1, 1, 1, 1).to(images.device) * net(images).sigmoid()
             else:
                 rows = (choice == m).nonzero().reshape(-1).to(images.device)
                 if rows.numel() > 0:

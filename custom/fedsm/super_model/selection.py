@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from fedsm.super_model.inference import blend, select
-from fedsm.tracks.base import DIRECT, MIXTURE, THRESHOLD
+from fedsm.tracks.base import MIXTURE, THRESHOLD
 
 
 class Selection(NamedTuple):
@@ -17,7 +17,7 @@ class Selection(NamedTuple):
     Attributes:
         choices: (B,) the model of each image: 0 is the global one, k + 1 the personal one of site k. For a mixture
             its heaviest part.
-        yhat: (B, K) probabilities of the sites; (B, K + 1) for FedSM-extra, the global model first.
+        yhat: (B, K) probabilities of the sites; (B, K + 1) for FedSM-extra and ensemble, the global model first.
         distance: (B,) Mahalanobis distance to the nearest site's images: how foreign an image is (`statistics`).
     """
 
@@ -28,15 +28,13 @@ class Selection(NamedTuple):
 
 def choose(yhat: torch.Tensor, rule: str, gamma: float | None) -> torch.Tensor:
     """(B, K) or (B, K + 1) probabilities to (B,) indices of models, 0 is the global one; see `fedsm.tracks.base`."""
-    if rule == THRESHOLD:
-        return select(yhat, gamma)
-    return yhat.argmax(1) if rule == DIRECT else yhat.argmax(1) + 1
+    return select(yhat, gamma) if rule == THRESHOLD else yhat.argmax(1)
 
 
 def weights_of(selection: Selection, models: int, rule: str | None, gamma: float | None, soft: bool) -> torch.Tensor:
     """(B, models) weights that sum to 1: one model an image, or those of a mixture or of soft selection."""
     if rule == MIXTURE:
-        return functional.pad(selection.yhat, (1, 0))
+        return selection.yhat
     if soft and rule == THRESHOLD:
         return blend(selection.yhat, gamma)
     return functional.one_hot(selection.choices, models).float()

@@ -16,7 +16,8 @@ from fedsm.tracks.fedavg import AveragedServer
 from fedsm.tracks.fedbn import FedBNClient, FedBNServer
 from fedsm.tracks.fedprox import FedProxClient
 from fedsm.tracks.finetune import FineTuneClient
-from fedsm.tracks.kept import KeptClient, KeptServer, LinkedServer
+from fedsm.tracks.kept import KeptServer, LinkedServer
+from fedsm.tracks.local import LocalClient
 from fedsm.tracks.options import Choice, Number, with_defaults
 from fedsm.tracks.perfedavg import PerFedAvgClient
 from fedsm.tracks.pfedme import PFedMeClient, PFedMeServer
@@ -53,7 +54,7 @@ class Kind:
 KINDS = {
     "fedavg": Kind(SegmentationClient, AveragedServer),
     "softpull": Kind(SegmentationClient, SoftPullServer, options=None, personal=True),
-    "local": Kind(KeptClient, KeptServer),
+    "local": Kind(LocalClient, KeptServer),
     "selector_gradient": Kind(SelectorGradientClient, SelectorGradientServer, NetworkSelector),
     "selector_fedavg": Kind(SelectorClient, SelectorFedAvgServer, NetworkSelector),
     "selector_extra": Kind(

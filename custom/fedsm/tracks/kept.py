@@ -1,9 +1,8 @@
 """Personal networks that stay at their sites, and are handed over once, after the last round.
 
 What a personalization method needs on the wire differs: Local nothing, Ditto and APFL the global model that comes
-anyway.
-So the site keeps its personal network on its own disk, validates it each round, remembers the best, and delivers that
-one when training is over: one network up for a whole run.
+anyway. So the site keeps its personal network on its own disk, validates it each round, remembers the best, and
+delivers that one when training is over: one network up for a whole run.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from fedsm.tracks.state import add_, copy, part, prefixed, subtract
 
 
 class KeptClient(SegmentationClient):
-    """Holds the personal network. Subclasses say how it learns; as it stands it is trained alone, as `local`."""
+    """Holds the personal network, and trains it alone unless a subclass says otherwise."""
 
     def __init__(self, *args):
         super().__init__(*args)

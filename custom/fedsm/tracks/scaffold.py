@@ -42,7 +42,8 @@ def _controlled(net: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
 class ScaffoldClient(SegmentationClient):
     """Trains the received model with corrected steps, and keeps c_k on the site's disk.
 
-    A site without its c_k (a new disk) starts with zero again.
+    A site without its c_k (a new disk) starts with zero again. The server's c, a sum of changes, keeps the lost one's
+    1 / K share for good: it is then no longer the mean of the c_k, and every site's correction is off by that share.
     """
 
     def __init__(self, *args):

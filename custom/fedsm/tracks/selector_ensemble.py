@@ -1,12 +1,14 @@
-"""The ensemble: the output is a mixture of all personal models, and the selector learns through its loss.
+"""The ensemble: the output is a mixture of all models, and the selector learns through its loss.
 
-    h(x) = sum_k yhat_k h_k(x),   yhat = softmax(f_s(w_s; x)),   h_k = sigmoid of the personal network of site k
-    site k:  w_s <- Adam(w_s, eta_s, grad L(h(x), y))     for every batch, the h_k fixed
+    h(x) = sum_{k=0..K} yhat_k h_k(x),   yhat = softmax(f_s(w_s; x)),   h_0 = sigmoid of the global network,
+                                                                        h_k = sigmoid of the personal one of site k
+    site k:  w_s <- Adam(w_s, eta_s, grad L(h(x), y))     for every batch, all h fixed
     server:  w_s <- sum_k (n_k / n) w_{s,k}
 
-Xu et al., CVPR 2022: the paper's negative example, kept as an ablation. Every site needs all K personal networks in
-every round: the wire carries K w_p + w_s down. The networks are those of the round; the super model is made of the
-best ones, which the selector has not seen in just this combination.
+Xu et al., CVPR 2022, "Ensemble": the paper's negative example, kept as an ablation. Every site needs all K + 1
+networks in every round: the wire carries (K + 1) w + w_s down. The paper supposes networks that are trained already;
+here the selector learns beside them, from those of the round, so that no rounds are added. The super model is made of
+each network's best round, a combination that the selector has not seen just so.
 """
 
 from __future__ import annotations
@@ -27,16 +29,19 @@ from fedsm.tracks.state import copy, part, prefixed
 
 
 class EnsembleClient(SelectorClient):
-    """A VGG-11 that learns to mix the personal networks."""
+    """A VGG-11 that learns to mix the global and the personal networks."""
+
+    first = 1  # output 0 is the global network's weight
 
     def __init__(self, *args):
         super().__init__(*args)
-        self._nets = [build_unet(self.settings.task).to(self.device).eval() for _ in range(self.n_sites)]
+        models = self.first + self.n_sites
+        self._nets = [build_unet(self.settings.task).to(self.device).eval() for _ in range(models)]
         self._dice_loss = DiceLoss()
 
     def receive(self, payload: Tensors) -> None:
         super().receive(part("net", payload))
-        models = [part(f"model/{k}", payload) for k in range(self.n_sites)]
+        models = [part(f"model/{k}", payload) for k in range(len(self._nets))]
         for net, weights in zip(self._nets, models, strict=True):
             net.load_state_dict(weights)
         self._alike = all(torch.equal(w[key], models[0][key]) for w in models[1:] for key in w)
@@ -68,24 +73,27 @@ class EnsembleClient(SelectorClient):
 class EnsembleServer(SelectorFedAvgServer):
     """FedAvg of the selectors; sites that did not answer take no part."""
 
+    first = 1
     _models: Tensors = {}
 
     @classmethod
     def check(cls, settings: JobSettings, options: dict, n_sites: int) -> None:
         if settings.tracks.get("personal", {}).get("kind") != "softpull":
             raise UserError("the ensemble mixes personal networks that travel in every round: use softpull")
+        if "global" not in settings.tracks:
+            raise UserError("the ensemble needs the track `global`: it mixes that network too")
 
     def link(self, tracks: dict[str, ServerTrack]) -> None:
-        self._personal = tracks["personal"]
+        self._global, self._personal = tracks["global"], tracks["personal"]
 
     def open(self, candidates: Callable[[], dict[str, Tensors]]) -> None:
-        """Copies the personal networks: their own change as sites answer, while others still download."""
+        """Copies the networks: their own change as sites answer, while others still download."""
         self._models = self._networks(copied=True)
 
     def _networks(self, copied: bool = False) -> Tensors:
+        networks = [self._global.weights, *(self._personal.payload(site) for site in self.sites)]
         models: Tensors = {}
-        for k, site in enumerate(self.sites):
-            weights = self._personal.payload(site)
+        for k, weights in enumerate(networks):
             models |= prefixed(f"model/{k}", copy(weights) if copied else weights)
         return models
 
@@ -101,6 +109,7 @@ class EnsembleServer(SelectorFedAvgServer):
 
 
 class EnsembleSelector(NetworkSelector):
-    """The mixture's weights at inference."""
+    """The mixture's weights at inference: (B, K + 1), the global model first."""
 
     rule = MIXTURE
+    first = 1

@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn import functional
 
 from fedsm.errors import UserError
-from fedsm.nets import build_selector, build_unet
+from fedsm.nets import build_unet
 from fedsm.settings import JobSettings
 from fedsm.tracks.base import DIRECT, Batch, Tensors
 from fedsm.tracks.selector_fedavg import NetworkSelector, SelectorClient, SelectorFedAvgServer
@@ -31,13 +31,12 @@ from fedsm.tracks.state import part, prefixed
 class ExtraClient(SelectorClient):
     """A VGG-11 that learns which model segments an image best."""
 
+    first = 1  # output 0 is the global model
+
     def __init__(self, *args):
         super().__init__(*args)
         self._models: list[nn.Module] = []
         self._best: Tensors = {}  # part of the data -> the best model of every image, in their order
-
-    def build(self) -> nn.Module:
-        return build_selector(self.settings.task, self.n_sites + 1)
 
     def receive(self, payload: Tensors) -> None:
         super().receive(part("net", payload))
@@ -115,9 +114,6 @@ class ExtraServer(SelectorFedAvgServer):
         if not {"global", "personal"} <= set(settings.tracks):
             raise UserError("FedSM-extra needs the tracks `global` and `personal` to choose among")
 
-    def build(self) -> nn.Module:
-        return build_selector(self.settings.task, len(self.sites) + 1)
-
     def plays(self, number: int) -> bool:
         return number > self.settings.rounds - self.options["rounds"]
 
@@ -155,7 +151,4 @@ class ExtraSelector(NetworkSelector):
     """The selector of FedSM-extra at inference: (B, K + 1), the global model first."""
 
     rule = DIRECT
-
-    @staticmethod
-    def build(settings: JobSettings, n_sites: int) -> nn.Module:
-        return build_selector(settings.task, n_sites + 1)
+    first = 1

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from fedsm.errors import UserError
 from fedsm.nets import build_selector
 from fedsm.tracks.base import THRESHOLD, Batch, Tensors
 from fedsm.tracks.fedavg import AveragedServer, initial_weights
@@ -29,6 +30,18 @@ def output_entries(build: Callable[[], nn.Module]) -> set[str]:
     return {f"{last}.weight", f"{last}.bias"}
 
 
+def check_outputs(net: nn.Module, weights: Tensors) -> None:
+    """Refuses weights of a network with another number of outputs.
+
+    Raises:
+        UserError: they are of other sites, or of a version in which the ensemble did not weigh the global network.
+    """
+    bias = [key for key in net.state_dict() if key.endswith(".bias")][-1]
+    there, needed = len(weights[bias]), len(net.state_dict()[bias])
+    if there != needed:
+        raise UserError(f"the selector has {there} outputs, not {needed}: made by an earlier version; train it again")
+
+
 def _with_rows(old: torch.Tensor, fresh: torch.Tensor) -> torch.Tensor:
     """`fresh` with its first rows as they were."""
     return torch.cat([old, fresh[len(old) :]]) if old.shape != fresh.shape else old
@@ -36,6 +49,8 @@ def _with_rows(old: torch.Tensor, fresh: torch.Tensor) -> torch.Tensor:
 
 class SelectorClient(NetworkClient):
     """A VGG-11 that learns to answer with the site's own index."""
+
+    first = 0  # the output of the first site
 
     def load_state(self, state: Tensors) -> None:
         """Where sites have joined or left since, the last layer has other rows: its moments start again."""
@@ -48,7 +63,7 @@ class SelectorClient(NetworkClient):
         return self.settings.selector_lr
 
     def build(self) -> nn.Module:
-        return build_selector(self.settings.task, self.n_sites)
+        return build_selector(self.settings.task, self.first + self.n_sites)
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         return functional.cross_entropy(logits, torch.full((len(logits),), self.index, device=logits.device))
@@ -66,15 +81,25 @@ class SelectorFedAvgServer(AveragedServer):
     first = 0  # the output of the first site
 
     def build(self) -> nn.Module:
-        return build_selector(self.settings.task, len(self.sites))
+        return build_selector(self.settings.task, self.first + len(self.sites))
+
+    def _empty(self, n_sites: int) -> nn.Module:
+        with torch.device("meta"):
+            return build_selector(self.settings.task, self.first + n_sites)
+
+    def load_files(self, files: dict[str, Tensors]) -> None:
+        check_outputs(self._empty(len(self.sites)), files[self.name])
+        super().load_files(files)
 
     def join(self, files: dict[str, Tensors], new: list[str]) -> list[str]:
         """The network grows an output for each new site, with first weights from the seed; the others stay."""
+        check_outputs(self._empty(len(self.sites) - len(new)), files[self.name])
         fresh = initial_weights(self.build, self.settings.seed)
         files[self.name] = {key: _with_rows(files[self.name][key], value) for key, value in fresh.items()}
         return [self.name]
 
     def leave(self, files: dict[str, Tensors], site: str) -> None:
+        check_outputs(self._empty(len(self.sites)), files[self.name])
         files[self.name] = self.leave_model(files[self.name], files, site)
 
     def leave_model(self, model: Tensors, files: dict[str, Tensors], site: str) -> Tensors:
@@ -100,21 +125,18 @@ class NetworkSelector:
     """
 
     rule = THRESHOLD
+    first = 0  # the output of the first site
 
     def __init__(self, settings, n_sites: int, tensors: Tensors, device: torch.device):
         with torch.device("meta"):  # the weights are taken as they are, not copied
-            self.net = self.build(settings, n_sites)
+            self.net = build_selector(settings.task, self.first + n_sites)
+        check_outputs(self.net, tensors)
         self.net.load_state_dict(tensors, assign=True)
         self.net.to(device).eval().requires_grad_(False)
 
-    @staticmethod
-    def build(settings, n_sites: int) -> nn.Module:
-        """The network."""
-        return build_selector(settings.task, n_sites)
-
     @torch.no_grad()
     def probabilities(self, images: torch.Tensor) -> torch.Tensor:
-        """(B, C, H, W) images to (B, K) probabilities of the sites, on the CPU."""
+        """(B, C, H, W) images to (B, K) probabilities of the sites, on the CPU; those of outputs before them first."""
         return self.net(images).softmax(dim=1).cpu()
 
     def judge(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
