@@ -19,12 +19,10 @@ def _largest(results: dict) -> int:
     return max(n for way in ("down_bytes", "up_bytes") for rounds in wire[way].values() for n in rounds)
 
 
-def _counted(results: dict, final_validation: int, registration: int) -> int:
-    """All tensor bytes of a run; the two that results.json does not hold are given for one site."""
-    wire = results["wire"]
-    in_rounds = sum(n for way in ("down_bytes", "up_bytes") for rounds in wire[way].values() for n in rounds)
-    once = sum(wire["evaluation_down_bytes"].values())
-    return in_rounds + once + len(results["sites"]) * (final_validation + registration)
+def _counted(results: dict) -> int:
+    """All tensor bytes of a run: of the rounds, and those that travel once."""
+    counts = (n for by_site in results["wire"].values() for n in by_site.values())
+    return sum(sum(n) if isinstance(n, list) else n for n in counts)
 
 
 def _loopback(run: Simulation, counted: int) -> dict:
@@ -39,7 +37,6 @@ def measure(simulator: Simulator) -> Outcome:
     from app_fedsm.config import build_settings
     from fedsm.exchange import payload_bytes
     from fedsm.nets import build_selector, build_unet
-    from fedsm.tracks import server_tracks
 
     run = simulator.default_run
     small = simulator.write_data("small", _GRADIENT_SITES, _GRADIENT_IMAGES)
@@ -49,13 +46,7 @@ def measure(simulator: Simulator) -> Outcome:
     w_g = payload_bytes({"net": dict(build_unet(task).named_parameters())})
     w_s = payload_bytes({"net": dict(build_selector(task, _GRADIENT_SITES).named_parameters())})
 
-    sites = run.results["sites"]
-    tracks = server_tracks(build_settings(TASK, "fedsm"), sites)
-    sums = tracks["selector"].registration_template()
-    for site in sites:
-        tracks["selector"].register(site, {k: v + 1 for k, v in sums.items()})
-    final = payload_bytes({name: track.final_payload(sites[0]) for name, track in tracks.items()})
-    counted = _counted(run.results, final, payload_bytes({"selector": sums}))
+    counted = _counted(run.results)
     figures = {
         "w_g_bytes": w_g,
         "w_s_bytes": w_s,
@@ -63,7 +54,7 @@ def measure(simulator: Simulator) -> Outcome:
         "gradient_over_models": _largest(gradient) / (2 * w_g + w_s),
         "statistics_bytes": _largest(run.results),
         "statistics_over_models": _largest(run.results) / (2 * w_g),
-        "registration_bytes": payload_bytes({"selector": sums}),
+        "registration_bytes": max(run.results["wire"]["registration_up_bytes"].values()),
         "counted_bytes": counted,
     } | _loopback(run, counted)
     checks = [

@@ -46,6 +46,20 @@ def test_of_equal_gammas_the_largest():
     assert choose_gamma(tied, [0.0, 0.5, 1.0]) == 0.5
 
 
+def test_tables_of_a_label_by_hand():
+    """Cup of the models at home is 0.4 and 0.3, disc as before: client avg 0.35, global (4 * 0.4 + 12 * 0.3) / 16."""
+    changed = evaluations()
+    for site, cup in (("a", 0.4), ("b", 0.3)):
+        changed[site]["test"]["dice"][f"personal.{site}"]["cup"] = cup
+    labels = summarize(changed, settings(), SITES)["test"]["labels"]
+    assert list(labels) == ["disc", "cup"]
+    assert labels["cup"]["personal_own"]["per_site"] == {"a": 0.4, "b": 0.3}
+    assert labels["cup"]["personal_own"]["client_avg"] == pytest.approx(0.35)
+    assert labels["cup"]["personal_own"]["global"] == pytest.approx(0.325)
+    assert labels["disc"]["personal_own"]["per_site"] == {"a": 0.8, "b": 0.9}
+    assert labels["cup"]["candidates"]["a"] == {"global": 0.5, "personal.a": 0.4, "personal.b": 0.2}
+
+
 def test_tables_by_hand():
     """Super model: client average (0.7 + 0.9) / 2 = 0.8, global (4 * 0.7 + 12 * 0.9) / 16 = 0.85."""
     summary = summarize(evaluations(), settings(), SITES)

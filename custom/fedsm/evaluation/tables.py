@@ -18,7 +18,8 @@ def dice_table(results: dict) -> str:
     """
     sites = results["sites"]
     test = results["test"]
-    accuracy = test.get("selector_accuracy")
+    # FedSM-extra and the ensemble, which have no gamma, do not learn to name an image's own site.
+    accuracy = test.get("selector_accuracy") if results["gamma"] is not None else None
     header = ["test Dice", *sites, "client avg", "global", *(["selector acc."] if accuracy else [])]
     rows = [header]
     for title, key in row_titles(results):
@@ -46,7 +47,7 @@ def row_titles(results: dict) -> list[tuple[str, str]]:
     """A row's title and its key in `test`; a method that is not known goes by its own name."""
     method = results["method"]
     kind = results.get("settings", {}).get("tracks", {}).get("global", {}).get("kind", "fedavg")
-    of_global = method if method == "centralized" else kind
+    of_global = {"centralized": method}.get(method, kind)
     rows = [(f"{_NAMES.get(of_global, of_global)} (global)", "global"), ("personal, own site", "personal_own")]
     return [*rows, (_NAMES.get(method, method), "super_model"), ("two models blended", "blend")]
 

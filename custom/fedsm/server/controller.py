@@ -169,6 +169,7 @@ class FedSMController(Controller):
         for site, meta in answers.accepted.items():
             self.log_info(fl_ctx, f"fedsm round={self._round} site={site} registered images={meta['images']}")
         self._record.images |= self._aggregator.registered
+        self._record.wire.setdefault("registration_up_bytes", {}).update(self._aggregator.up_bytes)
 
     def _registered(self) -> list[str]:
         return [site for site in self._here if site in self._aggregator.registered]
@@ -233,7 +234,8 @@ class FedSMController(Controller):
         answers = self._ask(question, fl_ctx, abort_signal)
         if abort_signal.triggered:
             return
-        self._record.add_delivery(self._aggregator.up_bytes)
+        self._record.add_once("delivery_down_bytes", answers.down)
+        self._record.add_once("delivery_up_bytes", self._aggregator.up_bytes)
         reports = {site: meta.get("reports", {}) for site, meta in answers.accepted.items()}
         self._record.add_validation(last, self._tracks, reports)
         for name in names:

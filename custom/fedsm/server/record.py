@@ -12,6 +12,8 @@ from pathlib import Path
 from fedsm.server.checkpoint import Checkpoints
 from fedsm.tracks.base import ServerTrack
 
+_WIRE = ("down_bytes", "up_bytes", "registration_up_bytes", "delivery_down_bytes", "delivery_up_bytes")
+
 
 @dataclass
 class RunRecord:
@@ -22,8 +24,9 @@ class RunRecord:
         sites: the sites in index order.
         history: a row a round: who answered, losses, seconds, and the validation of the models it made.
         best: model name -> the round it was best in, its score and its weight file.
-        wire: `down_bytes` and `up_bytes`, site -> bytes of each round (0: took no part); `delivery_up_bytes`, site ->
-            bytes of the networks that it handed over after training.
+        wire: `down_bytes` and `up_bytes`, site -> bytes of each round (0: took no part); beside them site -> bytes of
+            `registration_up_bytes`, what it sent before its first round, `delivery_down_bytes`, the last models, which
+            it validated, and `delivery_up_bytes`, what it handed over then.
         images: site -> images of each part, as it registered last.
         refused: answers that were not taken: `round`, `task`, `site`, `reason`.
         warned: the same of answers that were taken though their norm was far from the others'.
@@ -35,7 +38,7 @@ class RunRecord:
     sites: list[str]
     history: list[dict] = field(default_factory=list)
     best: dict[str, dict] = field(default_factory=dict)
-    wire: dict[str, dict] = field(default_factory=lambda: {"down_bytes": {}, "up_bytes": {}, "delivery_up_bytes": {}})
+    wire: dict[str, dict] = field(default_factory=lambda: {key: {} for key in _WIRE})
     images: dict[str, dict[str, int]] = field(default_factory=dict)
     refused: list[dict] = field(default_factory=list)
     warned: list[dict] = field(default_factory=list)
@@ -109,11 +112,11 @@ class RunRecord:
             for site in self.sites:
                 self.wire[key].setdefault(site, []).append(sent.get(site, 0))
 
-    def add_delivery(self, up: dict[str, int]) -> None:
-        """Notes what sites handed over when the training of tracks had ended."""
-        delivered = self.wire.setdefault("delivery_up_bytes", {})
-        for site, sent in up.items():
-            delivered[site] = delivered.get(site, 0) + sent
+    def add_once(self, key: str, sent: dict[str, int]) -> None:
+        """Notes what sites sent or got outside the rounds; `key` is one of `wire`'s."""
+        noted = self.wire.setdefault(key, {})
+        for site, count in sent.items():
+            noted[site] = noted.get(site, 0) + count
 
 
 def _pooled(judged: dict[str, tuple[float, int]]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedsm.settings import JobSettings
 from fedsm.super_model.inference import GLOBAL, personal
 from fedsm.tracks import selection_rule
-from fedsm.tracks.base import DIRECT, THRESHOLD, is_fraction
+from fedsm.tracks.base import THRESHOLD, is_fraction
 
 
 def evaluation_problem(
@@ -35,7 +35,7 @@ def evaluation_problem(
                 continue
             if [row["gamma"] for row in result["gammas"]] != _gammas(settings):
                 return f"{part} evaluation has other gammas"
-            first = [*sites, GLOBAL] if selection_rule(settings) == DIRECT else sites
+            first = sites if selection_rule(settings) == THRESHOLD else [*sites, GLOBAL]
             counts = [(result["argmax"], first)] + [(row["selected"], networks) for row in result["gammas"]]
             if not all(is_census(count, names, images[part]) for count, names in counts):
                 return f"{part} counts do not add up to the site's images"
@@ -86,19 +86,21 @@ def summarize(evaluations: dict[str, dict], settings: JobSettings, sites: list[s
     gamma = choose_gamma(evaluations, gammas)
     tests = {site: e["test"] for site, e in evaluations.items()}
     labels = list(settings.task.labels)
-    has_global = any(GLOBAL in t["dice"] for t in tests.values())
-    test: dict = {}
-    if has_global:
-        test["global"] = _table(tests, sites, labels, lambda site, t: t["dice"][GLOBAL])
-    own = {site: t for site, t in tests.items() if personal(site) in t["dice"]}
+    rows = {}  # row of the tables -> site -> label -> Dice
+    if any(GLOBAL in t["dice"] for t in tests.values()):
+        rows["global"] = {site: t["dice"][GLOBAL] for site, t in tests.items()}
+    own = {site: t["dice"][personal(site)] for site, t in tests.items() if personal(site) in t["dice"]}
     if own:
-        test["personal_own"] = _table(own, sites, labels, lambda site, t: t["dice"][personal(site)])
+        rows["personal_own"] = own
     selected = any(t["gammas"] for t in tests.values())
     if selected:
         row = gammas.index(gamma)
-        test["super_model"] = _table(tests, sites, labels, lambda site, t: t["gammas"][row]["dice"])
+        rows["super_model"] = {site: t["gammas"][row]["dice"] for site, t in tests.items()}
         if settings.blend and gamma is not None:
-            test["blend"] = _table(tests, sites, labels, lambda site, t: t["gammas"][row]["blend"])
+            rows["blend"] = {site: t["gammas"][row]["blend"] for site, t in tests.items()}
+    images = {site: t["images"] for site, t in tests.items()}
+    test: dict = {name: _table(dice, images, sites, labels) for name, dice in rows.items()}
+    if selected:
         hits = {site: t["argmax"][site] / t["images"] for site, t in tests.items()}
         test["selector_accuracy"] = {
             "per_site": {s: hits.get(s) for s in sites},
@@ -110,6 +112,8 @@ def summarize(evaluations: dict[str, dict], settings: JobSettings, sites: list[s
             for site, t in tests.items()
         }
     test["candidates"] = {site: {m: _mean(d) for m, d in t["dice"].items()} for site, t in tests.items()}
+    if len(labels) > 1:
+        test["labels"] = {label: _of_label(label, rows, tests, images, sites) for label in labels}
     return {
         "gamma": gamma,
         "gamma_sweep": _sweep(evaluations, gammas) if gamma is not None else [],
@@ -121,17 +125,29 @@ def _mean(by_label: dict[str, float]) -> float:
     return sum(by_label.values()) / len(by_label)
 
 
-def _table(tests: dict[str, dict], sites: list[str], labels: list[str], pick) -> dict:
-    """One row of the paper's tables: `per_site`, `client_avg`, `global`, `per_label`."""
-    rows = {site: pick(site, t) for site, t in tests.items()}
-    images = {site: t["images"] for site, t in tests.items()}
-    total = sum(images.values())
+def _averages(dice: dict[str, float], images: dict[str, int], sites: list[str]) -> dict:
+    """`per_site`, `client_avg` and `global`; the averages are over the sites that answered."""
+    pooled = sum(value * images[site] for site, value in dice.items()) / sum(images[site] for site in dice)
     return {
-        "per_site": {s: _mean(rows[s]) if s in rows else None for s in sites},
-        "client_avg": sum(_mean(r) for r in rows.values()) / len(rows),
-        "global": sum(_mean(r) * images[s] for s, r in rows.items()) / total,
-        "per_label": {label: sum(r[label] for r in rows.values()) / len(rows) for label in labels},
+        "per_site": {site: dice.get(site) for site in sites},
+        "client_avg": sum(dice.values()) / len(dice),
+        "global": pooled,
     }
+
+
+def _table(dice: dict[str, dict[str, float]], images: dict[str, int], sites: list[str], labels: list[str]) -> dict:
+    """One row of the paper's tables: `per_site`, `client_avg`, `global`, `per_label`."""
+    averages = _averages({site: _mean(by_label) for site, by_label in dice.items()}, images, sites)
+    per_label = {label: sum(by_label[label] for by_label in dice.values()) / len(dice) for label in labels}
+    return averages | {"per_label": per_label}
+
+
+def _of_label(label: str, rows: dict, tests: dict[str, dict], images: dict[str, int], sites: list[str]) -> dict:
+    """The same tables of one label, and `candidates`."""
+    candidates = {site: {m: d[label] for m, d in t["dice"].items()} for site, t in tests.items()}
+    of_label = {name: {site: by_label[label] for site, by_label in dice.items()} for name, dice in rows.items()}
+    tables = {name: _averages(dice, images, sites) for name, dice in of_label.items()}
+    return tables | {"candidates": candidates}
 
 
 def _sweep(evaluations: dict[str, dict], gammas: list[float]) -> list[dict]:
