@@ -18,7 +18,7 @@ import torch
 from tqdm import tqdm
 
 from app_fedsm.cli import add_job_options, settings_of
-from app_fedsm.grid import CENTRALIZED
+from app_fedsm.grid_rows import CENTRALIZED
 from fedsm.client.site_settings import CACHE_BUDGET
 from fedsm.data.augment import augment_batch
 from fedsm.data.cache import SiteCache

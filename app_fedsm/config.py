@@ -13,11 +13,17 @@ import yaml
 from fedsm.errors import UserError
 from fedsm.settings import JobSettings
 from fedsm.tracks import KINDS
+from fedsm.tracks.base import MIXTURE, THRESHOLD
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 SELECTORS = sorted(k.removeprefix("selector_") for k in KINDS if k.startswith("selector_"))
 _PERSONAL = {{"perfedavg": "per-fedavg"}.get(name, name): name for name, kind in KINDS.items() if kind.personal}
 PERSONAL = sorted(_PERSONAL)
+TRACK_OF = {"lam": "personal", "personal": "personal", "selector": "selector", "blend": "selector"}  # options of one
+
+
+class Unfit(UserError):
+    """An option that means nothing to the method it was given to."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -74,6 +80,36 @@ def tracks_of(method: str) -> dict[str, dict]:
     return _load("methods", method)["tracks"]
 
 
+def why_unfit(option: str, method: str, personal: str | None = None, selector: str | None = None) -> str | None:
+    """Why an option of `TRACK_OF` means nothing to a method, or None.
+
+    Args:
+        option: its name.
+        method: name of a file in `app_fedsm/methods`.
+        personal: the kind that replaces the method's own.
+        selector: the same for the selector.
+    """
+    tracks, track = tracks_of(method), TRACK_OF[option]
+    if track not in tracks:
+        return f"method {method!r} has no {track} track: {option} means nothing to it"
+    own = tracks[track]["kind"]
+    if own == {"personal": _PERSONAL.get(personal), "selector": f"selector_{selector}"}.get(option):
+        return None  # what the method has anyway
+    if option == "personal" and not KINDS[own].personal:
+        return f"method {method!r} is a kind of personal model itself: {option} is for FedSM's"
+    judge = KINDS[tracks["selector"]["kind"]].selector if "selector" in tracks else None
+    if option == "personal" and judge.rule == MIXTURE:
+        return f"method {method!r} mixes {own}'s networks, which travel in every round: {option} is for FedSM's"
+    if option == "selector" and judge.rule != THRESHOLD:
+        return f"method {method!r} is made by its own selector: {option} is for FedSM's"
+    if option == "blend" and (kind := KINDS.get(f"selector_{selector}", KINDS[own])).selector.rule != THRESHOLD:
+        return f"the {kind.selector.rule} selector has no threshold: blend means nothing to it"
+    kind = _PERSONAL.get(personal, own)
+    if option == "lam" and KINDS[kind].options is not None and "lam" not in KINDS[kind].options:
+        return f"personal kind {kind!r} has no lam"
+    return None
+
+
 def _load_task(task: str) -> dict:
     """A task by its name or, with a path to a YAML file, a person's own."""
     if task in available("tasks") or not (task.endswith((".yaml", ".yml")) or "/" in task):
@@ -116,29 +152,25 @@ def build_settings(
         **given: settings of `JobSettings`; None means not given.
 
     Raises:
-        UserError: unknown task, method, selector, personal kind or setting; or one that the method has no track for.
+        UserError: unknown task, method, selector, personal kind or setting.
+        Unfit: one of them means nothing to the method.
     """
     values: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
     values |= {"method": method, "task": _load_task(task), "tracks": tracks_of(method)}
     tracks = values["tracks"]
-    for track, asked in {"personal": personal, "selector": selector}.items():
-        if asked is not None and track not in tracks:
-            raise UserError(f"method {method!r} has no {track} track: it cannot be {asked!r}")
-    if personal is not None:
-        if personal not in _PERSONAL:
-            raise UserError(f"unknown personal kind {personal!r}; known: {', '.join(PERSONAL)}")
-        if tracks["personal"]["kind"] != _PERSONAL[personal]:
-            tracks["personal"] = {"kind": _PERSONAL[personal]}
+    if personal is not None and personal not in _PERSONAL:
+        raise UserError(f"unknown personal kind {personal!r}; known: {', '.join(PERSONAL)}")
+    if selector is not None and selector not in SELECTORS:
+        raise UserError(f"unknown selector {selector!r}; known: {', '.join(SELECTORS)}")
+    asked = {"personal": personal, "selector": selector, "lam": lam, "blend": given.get("blend") or None}
+    for option in (key for key, value in asked.items() if value is not None):
+        if why := why_unfit(option, method, personal, selector):
+            raise Unfit(why)
+    if personal is not None and tracks["personal"]["kind"] != _PERSONAL[personal]:
+        tracks["personal"] = {"kind": _PERSONAL[personal]}
     if lam is not None:
-        if "personal" not in tracks:
-            raise UserError(f"method {method!r} has no personal track: lam means nothing to it")
-        kind = tracks["personal"]["kind"]
-        if KINDS[kind].options is not None and "lam" not in KINDS[kind].options:
-            raise UserError(f"personal kind {kind!r} has no lam")
         tracks["personal"]["lam"] = lam
-    if selector is not None:
-        if selector not in SELECTORS:
-            raise UserError(f"unknown selector {selector!r}; known: {', '.join(SELECTORS)}")
+    if selector is not None and tracks["selector"]["kind"] != f"selector_{selector}":
         tracks["selector"] = {"kind": f"selector_{selector}"}
     for item in overrides or []:
         _override(values, item)

@@ -40,13 +40,15 @@ def run_grid(grid: Grid, start=None) -> int:
     from tqdm import tqdm
 
     start = start or partial(start_process, parallel=grid.experiment.parallel)
-    with tqdm(total=grid.expected(), unit="run", desc=grid.experiment.name) as bar:
+    with tqdm(total=grid.expected(), unit="run", desc=grid.experiment.name, smoothing=0) as bar:
         for phase in (grid.first, grid.rest):
             runs = phase()
             waiting = grid.collect(runs)
             if phase == grid.rest:
                 bar.total = len(grid.first()) + len(runs)
-            bar.update(len(runs) - len(waiting))
+            found = len(runs) - len(waiting)
+            bar.initial, bar.n = bar.initial + found, bar.n + found  # took no time: does not tell how long others take
+            bar.refresh()
             grid.write_tables()
             with contextlib.closing(_work_off(grid, waiting, start, bar)) as ended:
                 for run, why in ended:

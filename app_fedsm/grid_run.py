@@ -14,7 +14,8 @@ import threading
 import time
 from pathlib import Path
 
-from app_fedsm.grid import CENTRALIZED, Run
+from app_fedsm.grid import Run
+from app_fedsm.grid_rows import CENTRALIZED
 from fedsm.errors import UserError
 from fedsm.server.checkpoint import write_json
 from fedsm.settings import JobSettings

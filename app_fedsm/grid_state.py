@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from app_fedsm.grid import Experiment, Row, Run
+from app_fedsm.grid import Experiment, Run
+from app_fedsm.grid_rows import Row, slug
 from app_fedsm.grid_run import UNSEEN, spec_of, state_of
-from app_fedsm.grid_tables import as_csv, choose, report, table_lines
+from app_fedsm.grid_tables import as_csv, choose, labels_of, report, table_lines
 from fedsm.errors import UserError
 
 
@@ -22,7 +23,7 @@ class Grid:
         self.out = experiment.out
         self.cache = self.out / "cache"
         self.rows: list[Row] = []  # those that fit the sites
-        self.notes: list[str] = []
+        self.notes = [f"left out: {why}" for why in experiment.left_out]
         self.outcomes: dict[tuple, list[dict]] = {}
         self.failed: dict[Path, str] = {}
 
@@ -56,7 +57,7 @@ class Grid:
                 continue
             self.rows.append(row)
         if not self.rows:
-            raise UserError(f"no row fits these sites; {self.notes[0]}")
+            raise UserError(f"no row fits these sites; {self.notes[len(self.experiment.left_out)]}")
         for run in [*self.first(), *(r for row in self.rows for c in row.choices for r in self.later(row, c))]:
             state_of(run.folder, self.spec(run))
 
@@ -95,13 +96,18 @@ class Grid:
         return waiting
 
     def write_tables(self) -> str:
-        """Writes table.csv and table.md (and selection.csv); returns the text of table.md."""
+        """Writes table.md, table.csv and those beside it (a label's, selection.csv); returns the text of table.md."""
         notes = self.notes + [f"{folder.relative_to(self.out)} failed: {why}" for folder, why in self.failed.items()]
         text = report(self.experiment, self.outcomes, self.sites, notes)
         files = {"table.md": text, "table.csv": as_csv(table_lines(self.experiment, self.outcomes, self.sites))}
         if self.experiment.leave_one_out:
             lines = table_lines(self.experiment, self.outcomes, self.sites, selection=True)
             files["selection.csv"] = as_csv(lines)
+        else:
+            for number, label in enumerate(labels_of(self.outcomes)):
+                name = f"table_{slug(label)}"
+                name = f"{name}_{number}" if f"{name}.csv" in files else name  # names that differ by what a slug drops
+                files[f"{name}.csv"] = as_csv(table_lines(self.experiment, self.outcomes, self.sites, label=label))
         for name, content in files.items():
             unfinished = self.out / f"{name}.partial"
             unfinished.write_text(content, encoding="utf-8")

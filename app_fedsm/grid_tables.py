@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from app_fedsm.grid import Experiment, Row
+from app_fedsm.grid import Experiment
+from app_fedsm.grid_rows import Row
 from fedsm.super_model.inference import GLOBAL, personal
 
 Outcomes = dict[tuple, list[dict]]  # run's key -> its results; with leave_one_out those of all sites left out
@@ -22,7 +23,6 @@ class Line:
 
     name: str
     cells: dict[str, list[float | None]] = field(default_factory=dict)
-    note: str = ""
 
 
 def validation_score(show: str, results: dict) -> float:
@@ -61,30 +61,38 @@ def mean_std(values: Iterable[float | None]) -> tuple[float | None, float | None
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
 
 
-def dice_lines(show: str, results: dict, sites: list[str]) -> dict[str, Values]:
-    """What one run says: the line's suffix -> column -> value."""
+def labels_of(outcomes: Outcomes) -> list[str]:
+    """The labels that have tables of their own: those of tasks with more than one."""
+    found = [results["test"].get("labels", {}) for group in outcomes.values() for results in group]
+    return list(dict.fromkeys(label for by_label in found for label in by_label))
+
+
+def dice_lines(show: str, results: dict, sites: list[str], label: str | None = None) -> dict[str, Values]:
+    """What one run says of a label, or of the mean over labels: the line's suffix -> column -> value."""
     test = results["test"]
+    scored = test if label is None else test.get("labels", {}).get(label, {})
+    images = {site: counts["test"] for site, counts in results["images"].items()}
     if show == "candidates":
+        by_site = scored.get("candidates", {})
         models = list(next(iter(test["candidates"].values())))
-        return {m.removeprefix("personal."): _candidate(m, results, sites) for m in models}
-    table = test[show]
-    values: Values = {site: table["per_site"].get(site) for site in sites}
-    values |= {"client avg": table["client_avg"], "global": table["global"]}
-    if len(table["per_label"]) > 1:
-        values |= table["per_label"]
-    if "selector_accuracy" in test and show in ("super_model", "blend"):
-        values["selector acc."] = test["selector_accuracy"]["mean"]
+        dice = {m: {site: scores.get(m) for site, scores in by_site.items()} for m in models}
+        return {m.removeprefix("personal."): _dice_columns(dice[m], images, sites) for m in models}
+    values = _dice_columns(scored.get(show, {"per_site": {}})["per_site"], images, sites)
+    if label is None and len(test[show]["per_label"]) > 1:
+        values |= dict.fromkeys(test[show]["per_label"]) if None in values.values() else test[show]["per_label"]
+    # FedSM-extra and the ensemble (no gamma) do not learn to name an image's own site.
+    if label is None and "selector_accuracy" in test and show in ("super_model", "blend"):
+        values["selector acc."] = test["selector_accuracy"]["mean"] if results["gamma"] is not None else None
     return {"": values}
 
 
-def _candidate(model: str, results: dict, sites: list[str]) -> Values:
-    dice = {site: scores.get(model) for site, scores in results["test"]["candidates"].items()}
+def _dice_columns(dice: dict[str, float | None], images: dict[str, int], sites: list[str]) -> Values:
+    """A column a site and the two averages, which nobody can know where a site's value is missing."""
     values: Values = {site: dice.get(site) for site in sites}
     if None in values.values():
         return values | {"client avg": None, "global": None}
-    images = {site: results["images"][site]["test"] for site in sites}
-    pooled = sum(dice[s] * images[s] for s in sites) / sum(images.values())
-    return values | {"client avg": statistics.fmean(dice[s] for s in sites), "global": pooled}
+    pooled = sum(dice[s] * images[s] for s in sites) / sum(images[s] for s in sites)
+    return values | {"client avg": statistics.fmean(values.values()), "global": pooled}
 
 
 def _mean(by_label: dict[str, float]) -> float:
@@ -125,12 +133,15 @@ def selection_lines(found: list[dict], sites: list[str]) -> dict[str, Values]:
             row, total = gammas_of(unseen)[suffix], unseen["evaluation"]["images"]
             values = {GLOBAL: row["selected"][GLOBAL] / total}
             values |= {s: row["selected"][personal(s)] / total if s != unseen["site"] else None for s in sites}
-            lines[f"{suffix}: unseen {unseen['site']}".removeprefix(": ")] = values | {"Dice": _mean(row["dice"])}
+            values |= {"gamma": row["gamma"], "Dice": _mean(row["dice"])}
+            lines[f"{suffix}: unseen {unseen['site']}".removeprefix(": ")] = values
     return lines
 
 
-def table_lines(experiment: Experiment, outcomes: Outcomes, sites: list[str], selection: bool = False) -> list[Line]:
-    """All lines of the table, or of that of selection frequencies; rows without results have a line without cells."""
+def table_lines(
+    experiment: Experiment, outcomes: Outcomes, sites: list[str], selection: bool = False, label: str | None = None
+) -> list[Line]:
+    """All lines of the table, of a label's, or of that of selection frequencies; rows without results have no cells."""
     lines = []
     for row in experiment.rows:
         if selection and row.show == "global":
@@ -139,7 +150,8 @@ def table_lines(experiment: Experiment, outcomes: Outcomes, sites: list[str], se
         mine: dict[str, Line] = {}
         for seed in experiment.seeds:
             found = outcomes.get((row.source, choice, seed))
-            for suffix, values in (_lines(row.show, found, sites, experiment, selection) if found else {}).items():
+            values_of = _lines(row.show, found, sites, experiment, selection, label) if found else {}
+            for suffix, values in values_of.items():
                 line = mine.setdefault(suffix, Line(": ".join(filter(None, (row.name, suffix)))))
                 for column, value in values.items():
                     line.cells.setdefault(column, []).append(value)
@@ -148,27 +160,32 @@ def table_lines(experiment: Experiment, outcomes: Outcomes, sites: list[str], se
 
 
 def _lines(
-    show: str, found: list[dict], sites: list[str], experiment: Experiment, selection: bool
+    show: str, found: list[dict], sites: list[str], experiment: Experiment, selection: bool, label: str | None
 ) -> dict[str, Values]:
     if selection:
         return selection_lines(found, sites)
     if experiment.leave_one_out:
         return unseen_lines(show, found, sites)
-    lines = dice_lines(show, found[0], sites)
-    if experiment.costs:
+    lines = dice_lines(show, found[0], sites, label)
+    if experiment.costs and label is None:
         lines = {suffix: values | cost_columns(found[0]) for suffix, values in lines.items()}
     return lines
 
 
 def cost_columns(results: dict) -> Values:
-    """What a site sends and gets in a round (the mean over sites and rounds, in MB), and the median round's seconds."""
+    """What a site gets and sends for training in all, in MB (the mean over sites), and the median round's seconds.
+
+    In all, not in a round: FedSM-extra's last rounds carry less, and sums that are sent once count too. Without the
+    candidates, which go down once when all training is over, to be tested.
+    """
     if "wire" not in results:  # centralized
         return {"MB down": None, "MB up": None, "s a round": None}
-    mean = {
-        way: statistics.fmean(n for counts in results["wire"][f"{way}_bytes"].values() for n in counts) / 1e6
-        for way in ("down", "up")
-    }
-    return {"MB down": mean["down"], "MB up": mean["up"], "s a round": statistics.median(results["seconds"]["round"])}
+    wire = results["wire"]
+    rounds = {way: [sum(counts) for counts in wire[f"{way}_bytes"].values()] for way in ("down", "up")}
+    once = {"down": ["delivery_down_bytes"], "up": ["registration_up_bytes", "delivery_up_bytes"]}
+    total = {way: sum(rounds[way]) + sum(sum(wire.get(key, {}).values()) for key in once[way]) for way in rounds}
+    mean = {f"MB {way}": count / len(rounds[way]) / 1e6 for way, count in total.items()}
+    return mean | {"s a round": statistics.median(results["seconds"]["round"])}
 
 
 def columns_of(lines: list[Line]) -> list[str]:
@@ -238,6 +255,8 @@ def report(experiment: Experiment, outcomes: Outcomes, sites: list[str], notes: 
     deviation = f", mean ± standard deviation over the seeds {', '.join(map(str, experiment.seeds))}"
     text = f"# {experiment.title}\n\n{dice}{deviation if len(experiment.seeds) > 1 else ''}.\n\n"
     text += as_markdown(table_lines(experiment, outcomes, sites))
+    for label in [] if experiment.leave_one_out else labels_of(outcomes):
+        text += f"\n{label}:\n\n" + as_markdown(table_lines(experiment, outcomes, sites, label=label))
     if experiment.leave_one_out:
         text += "\nHow often each model was selected for the unseen site:\n\n"
         text += as_markdown(table_lines(experiment, outcomes, sites, selection=True))

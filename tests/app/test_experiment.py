@@ -49,6 +49,7 @@ def test_what_is_finished_is_not_repeated_and_a_failure_does_not_stop_the_rest(t
     again, started = make_grid(build(content, out=tmp_path / "out"), tmp_path), []
     assert run_grid(again, starter(lambda run: (0.5, 0.5), started)) == 0
     assert started == [("B", None, 0)]
+    assert "| 2/3 [00:00<?, ?run/s]" in capsys.readouterr().err, "what was there does not make the rest look short"
 
 
 def test_state_of_a_run(tmp_path):

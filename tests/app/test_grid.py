@@ -6,6 +6,7 @@ from app_fedsm import experiment as module
 from app_fedsm.cli import main
 from app_fedsm.config import available
 from app_fedsm.grid import build_experiment, load_experiment
+from app_fedsm.grid_rows import job_settings
 from app_fedsm.grid_state import Grid
 from fedsm.errors import UserError
 from tests.app.grid_tools import SITES, build, names
@@ -44,6 +45,44 @@ def test_base_options_of_a_track_go_to_the_rows_that_have_it():
         build("runs: {B: {method: fedavg, lam: 0.6}}")
 
 
+@pytest.mark.parametrize("name", ["main", "personalization", "selectors", "leave_one_out"])
+@pytest.mark.parametrize("option", [{"selector": "gradient"}, {"personal": "fedbn"}, {"lam": 0.6}, {"blend": True}])
+def test_an_option_for_all_rows_makes_no_row_another_method(name, option):
+    """FedSM-extra keeps its selector, Local and the personal models of single rows theirs."""
+    plain, given = (load_experiment(name, {"task": "retinal"} | more).rows for more in ({}, option))
+    assert [row.name for row in plain] == [row.name for row in given]
+    for before, after in zip(plain, given, strict=True):
+        choose = "lr" if before.choices != (None,) else None
+        one, two = (job_settings(row.options, choose, row.choices[0], 0) for row in (before, after))
+        if not one.method.startswith("fedsm"):
+            assert two.tracks == one.tracks
+        if one.method in ("fedsm-extra", "fedsm-ensemble"):
+            assert two.tracks["selector"] == one.tracks["selector"]
+        if "personal" in before.options:
+            assert two.tracks["personal"]["kind"] == one.tracks["personal"]["kind"]
+
+
+def test_points_of_the_axes_that_do_not_go_together():
+    """FedAvg has no personal model, and Ditto no lam: refused, or left out and named."""
+    grid = "{axes: {method: [fedavg, fedsm], personal: [softpull, ditto], lam: [0.6, 0.7]}"
+    with pytest.raises(UserError, match=r"row 'method=fedavg.*`unfit: skip` leaves such rows out"):
+        build(grid + "}")
+    found = build(grid + ", unfit: skip}")
+    assert names(found) == [f"method=fedsm, personal=softpull, lam={lam}" for lam in (0.6, 0.7)]
+    assert len(found.left_out) == 6 and "personal kind 'ditto' has no lam" in found.left_out[-1]
+    with pytest.raises(UserError, match="no row fits; row 'A lam=1'"):
+        build("{runs: {A: {method: fedavg}}, axes: {lam: [1]}, unfit: skip}")
+
+
+def test_what_is_chosen_must_mean_something_to_a_row():
+    grid = "{choose: lam, base: {lam: [0.6, 0.7]}, runs: {A: {}, B: {method: fedavg}, C: {personal: ditto}}"
+    with pytest.raises(UserError, match="row 'B': method 'fedavg' has no personal track: lam means nothing"):
+        build(grid + "}")
+    assert names(build(grid + ", unfit: skip}")) == ["A"]
+    kinds = build("{choose: personal, base: {personal: [softpull, ditto]}, runs: {A: {}, B: {method: fedsm-extra}}}")
+    assert [row.choices for row in kinds.rows] == [("softpull", "ditto")] * 2
+
+
 def test_options_of_the_command_win_over_the_base_and_rows_over_both():
     content = {"base": {"task": "retinal", "rounds": 3}, "runs": {"A": {}, "B": {"rounds": 9}}}
     grid = build_experiment("x", content, {"rounds": 5}, {}, [("A", "lr=1e-4")])
@@ -72,6 +111,7 @@ def test_options_of_the_command_win_over_the_base_and_rows_over_both():
         ("runs: {A: {show: all}}", "show must be one of"),
         ("runs: {A: {method: local, show: global}}", "needs a global track"),
         ("runs: {A: {show: blend}}", "needs `blend: true`"),
+        ("{base: {blend: true}, runs: {A: {method: fedsm-extra, show: blend}}}", "no blend to show"),
         ("{runs: {A: {method: local}}, leave_one_out: true}", "personal_own means nothing"),
         ("runs: {A b: {}, A_b: {}}", "would share a folder"),
         ("runs: {A: 1}", "mapping of options"),

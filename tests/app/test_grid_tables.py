@@ -47,10 +47,52 @@ def test_candidates_are_a_line_a_model(tmp_path):
     )
 
 
+def test_labels_have_tables_of_their_own(tmp_path):
+    """disc: 0.8 at a (2 test images), 0.6 at b (3): client avg 0.7, global (1.6 + 1.8) / 5 = 0.68."""
+    grid = make_grid(build("{runs: {FedSM: {}, All: {from: FedSM, show: candidates}}}", out=tmp_path / "out"), tmp_path)
+    grid.out.mkdir()
+    run_grid(grid, starter(lambda run: (0.5, 0.5)))
+    assert not (grid.out / "table_disc.csv").exists(), "one label needs none"
+    (found,) = grid.outcomes[("FedSM", None, 0)]
+    disc = {
+        "super_model": {"per_site": {"a": 0.8, "b": 0.6}},
+        "candidates": {"a": {"personal.a": 0.3}, "b": {"personal.a": 0.5}},
+    }
+    found["test"]["labels"] = {"disc": disc, "cup": {"super_model": {"per_site": {"a": 0.1, "b": None}}}}
+    text = grid.write_tables()
+    assert "\ndisc:\n" in text and "\ncup:\n" in text
+    rows = {row["run"]: row for row in csv.DictReader((grid.out / "table_disc.csv").open())}
+    assert [float(rows["FedSM"][c]) for c in ("a", "b", "client avg", "global")] == pytest.approx([0.8, 0.6, 0.7, 0.68])
+    assert [float(rows["All: a"][c]) for c in ("a", "b", "client avg")] == pytest.approx([0.3, 0.5, 0.4])
+    cup = next(csv.DictReader((grid.out / "table_cup.csv").open()))
+    assert (cup["a"], cup["b"], cup["client avg"], cup["global"]) == ("0.100000", "", "", ""), "b did not answer"
+
+
+def test_a_site_that_is_missing_in_the_evaluation_leaves_no_average(tmp_path):
+    grid = make_grid(build("{runs: {FedSM: {}}}", out=tmp_path / "out"), tmp_path)
+    grid.out.mkdir()
+    run_grid(grid, starter(lambda run: (0.5, 0.5)))
+    grid.outcomes[("FedSM", None, 0)][0]["test"]["super_model"]["per_site"]["b"] = None
+    (line,) = table_lines(grid.experiment, grid.outcomes, SITES)
+    assert line.cells["a"] == [0.52] and line.cells["client avg"] == line.cells["global"] == [None]
+
+
+def test_no_accuracy_for_a_selector_that_does_not_name_sites(tmp_path):
+    """FedSM-extra learns which model is best for an image, not whose image it is."""
+    grid = make_grid(build("{runs: {FedSM: {}}}", out=tmp_path / "out"), tmp_path)
+    grid.out.mkdir()
+    run_grid(grid, starter(lambda run: (0.5, 0.5)))
+    grid.outcomes[("FedSM", None, 0)][0]["gamma"] = None
+    (line,) = table_lines(grid.experiment, grid.outcomes, SITES)
+    assert line.cells["selector acc."] == [None] and line.cells["a"] == [0.52]
+
+
 def test_costs_stand_beside_the_dice(tmp_path):
-    """Down: sites get 1 and 3 MB in both rounds, mean 2. Up: 1 and 0 MB, then 1 and 2: mean 1. Rounds of 4 and 8 s."""
+    """Down: 1 and 3 MB in both rounds, 2 and 6 in all: mean 4. Up: 2 in all each, and a has sent sums of 1 MB: 2.5."""
     sent = {"down_bytes": {"a": [10**6] * 2, "b": [3 * 10**6] * 2}, "up_bytes": {"a": [10**6] * 2, "b": [0, 2 * 10**6]}}
-    assert cost_columns({"wire": sent, "seconds": {"round": [4.0, 8.0]}}) == {"MB down": 2, "MB up": 1, "s a round": 6}
+    sent["registration_up_bytes"] = {"a": 10**6}
+    costs = cost_columns({"wire": sent, "seconds": {"round": [4.0, 8.0]}})
+    assert costs == {"MB down": 4, "MB up": 2.5, "s a round": 6}
     grid = make_grid(build("{runs: {Central: {method: centralized}}, costs: true}", out=tmp_path / "out"), tmp_path)
     grid.out.mkdir()
     run_grid(grid, starter(lambda run: (0.5, 0.5)))
@@ -101,5 +143,7 @@ def test_leave_one_out_reports_three_gammas(tmp_path):
     assert lines["G"] == {"a": [0.6], "b": [None], "avg": [None]}
     assert [lines[f"S: {g}"]["a"] for g in gammas_of(unseen)] == [[0.2], [0.3], [0.6]]
     chosen = {line.name: line.cells for line in table_lines(experiment, outcomes, SITES, selection=True)}
-    assert chosen["S: gamma of validation: unseen a"] == {"global": [0.25], "a": [None], "b": [0.75], "Dice": [0.3]}
+    assert chosen["S: gamma of validation: unseen a"] == {
+        "global": [0.25], "a": [None], "b": [0.75], "gamma": [0.5], "Dice": [0.3],
+    }  # fmt: skip
     assert len(experiment.runs(experiment.rows[0], None, 0, SITES)) == 2

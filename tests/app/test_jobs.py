@@ -71,6 +71,11 @@ def test_personal_replaces_the_kind_of_the_personal_track(kind, name):
         (["--personal", "ditto", "--method", "fedavg"], "method 'fedavg' has no personal track"),
         (["--selector", "fedavg", "--method", "fedavg"], "method 'fedavg' has no selector track"),
         (["--personal", "ditto", "--lam", "0.5"], "personal kind 'ditto' has no lam"),
+        (["--personal", "pfedme", "--method", "local"], "method 'local' is a kind of personal model itself"),
+        (["--selector", "gradient", "--method", "fedsm-extra"], "is made by its own selector"),
+        (["--blend", "--method", "fedsm-ensemble"], "the mixture selector has no threshold"),
+        (["--blend", "--selector", "extra"], "the direct selector has no threshold"),
+        (["--blend", "--method", "fedavg"], "method 'fedavg' has no selector track"),
     ],
 )
 @pytest.mark.parametrize("command", [["job", "export"], ["run", "--data", "x"]])
@@ -79,6 +84,11 @@ def test_a_personal_kind_that_does_not_fit_is_one_line(tmp_path, capsys, command
     err = capsys.readouterr().err
     assert err.startswith("fedsm: error: ") and err.count("\n") == 1 and words in err
     assert not (tmp_path / "out").exists()
+
+
+def test_what_a_method_has_anyway_may_be_asked_for():
+    for method, asked in (("fedsm-extra", {"selector": "extra"}), ("fedsm-ensemble", {"personal": "softpull"})):
+        assert build_settings("retinal", method, **asked) == build_settings("retinal", method)
 
 
 def test_byoc_carries_every_file_of_the_package(tmp_path):
