@@ -95,16 +95,13 @@ def _evaluate(args: argparse.Namespace) -> int:
 
 
 def _check_arguments(args: argparse.Namespace) -> None:
-    needs = {LOCAL: [], POC: [], PROD: ["kit", "sites"]}[args.env]
-    if (args.env == LOCAL) != (args.data is not None):
-        raise UserError(
-            "DATA is missing: the folder with one sub-folder a site"
-            if args.env == LOCAL
-            else f"with --env {args.env} every site has its own data: leave out {args.data}"
-        )
-    for option in needs:
-        if getattr(args, option) is None:
-            raise UserError(f"--env {args.env} needs --{option}; see `fedsm evaluate --help`")
+    if args.env == LOCAL and args.data is None:
+        raise UserError("DATA is missing: the folder with one sub-folder a site")
+    for option, places in {"DATA": [LOCAL], "--kit": [PROD], "--dir": [POC], "--byoc": [POC, PROD]}.items():
+        if args.env not in places and getattr(args, option.strip("-").lower()):
+            raise UserError(f"{option} is for --env {' or '.join(places)}, not for --env {args.env}")
+    if args.env == PROD and not (args.kit and args.sites):
+        raise UserError("--env prod needs --kit and --sites; see `fedsm evaluate --help`")
 
 
 def _at_home(args: argparse.Namespace, model: SuperModelFiles) -> dict:
@@ -124,7 +121,7 @@ def _in_federation(args: argparse.Namespace, model: SuperModelFiles) -> dict:
 
     kit, sites = args.kit, args.sites
     if args.env == POC:
-        poc = Poc(args.dir)
+        poc = Poc(args.dir or Path("poc"))
         kit, sites = poc.lead, sites or poc.note["sites"]
     try:
         return evaluate_remotely(kit, args.super_model, model, sites, args.part, args.seed, args.byoc, args.out)
@@ -184,7 +181,7 @@ def add_parser(commands) -> None:
         " (default: local)",
     )  # fmt: skip
     add("--kit", type=Path, metavar="KIT", help="your startup kit, with --env prod")
-    add("--dir", type=Path, default=Path("poc"), metavar="DIR", help="the POC's folder, with --env poc (default: poc)")
+    add("--dir", type=Path, metavar="DIR", help="the POC's folder, with --env poc (default: poc)")
     add("--force", action="store_true", help="replace the evaluation that OUT holds")
     add("--byoc", action="store_true", help="carry the code inside the job (sites must allow it)")
     evaluate.set_defaults(do=_evaluate)

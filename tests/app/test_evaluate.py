@@ -100,3 +100,21 @@ def test_files_that_changed_since_training_are_refused(run, data_root, tmp_path,
 def test_what_is_no_super_model(data_root, tmp_path, capsys):
     assert main(["evaluate", str(tmp_path), str(data_root)]) == 2
     assert "is it a super model" in capsys.readouterr().err.replace(f"is {tmp_path} a", "is it a")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([], "DATA is missing"),
+        (["data", "--kit", "kit"], "--kit is for --env prod, not for --env local"),
+        (["data", "--byoc"], "--byoc is for --env poc or prod, not for --env local"),
+        (["data", "--env", "poc"], "DATA is for --env local, not for --env poc"),
+        (["--env", "prod", "--dir", "poc"], "--dir is for --env poc, not for --env prod"),
+        (["--env", "prod", "--kit", "kit"], "--env prod needs --kit and --sites"),
+    ],
+)
+def test_options_that_do_not_go_together_are_one_line(tmp_path, capsys, options, words):
+    assert main(["evaluate", str(tmp_path), *options, "-o", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert words in error and len(error.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
