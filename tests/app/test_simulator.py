@@ -1,9 +1,7 @@
 """Real FLARE processes: the simulator's result equals Algorithm 1, and Ctrl-C loses nothing."""
 
-import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,11 +12,8 @@ import psutil
 import pytest
 
 from app_fedsm.cli import main
-from app_fedsm.config import available
-from app_fedsm.simulate import _SITE_LOST
-from app_fedsm.workspace import prepare_workspace
 from fedsm.super_model.artefact import load_super_model
-from tests.app.test_jobs import JOBS
+from tests.app.plain_simulator import plain_simulator
 from tests.conftest import SITES, small_settings
 from tests.deploy.processes import processes_of
 from tests.plain_loop import algorithm_1, largest_difference
@@ -108,48 +103,12 @@ def test_tensorboard_has_a_curve_for_each_site_and_track(run_folder):
             assert [e.step for e in events.Scalars(f"{track}/validation/{site}")] == [1, 2, 3]
 
 
-def plain_simulator(job: Path, scratch: Path, data_root: Path, threads: int) -> Path:
-    """`nvflare simulator JOB -w WS -n 3 -t THREADS`; returns the server's folder of the job."""
-    command = [str(Path(sys.executable).parent / "nvflare"), "simulator", str(job)]
-    for attempt in range(3):
-        workspace = scratch / f"ws{attempt}"
-        prepare_workspace(workspace, data_root, threads=3)
-        run = [*command, "-w", str(workspace), "-n", "3", "-t", str(threads)]
-        with (scratch / "log").open("wb") as log, contextlib.suppress(subprocess.TimeoutExpired):
-            subprocess.run(run, stdout=log, stderr=log, timeout=150)
-        for process in processes_of(workspace):
-            process.kill()
-        if not _SITE_LOST.search((scratch / "log").read_bytes()):  # FLARE's own race for a port
-            break
-    folder = workspace / "server" / "simulate_job"
-    assert (folder / "results.json").is_file(), (scratch / "log").read_text()[-3000:]
-    return folder
-
-
 def test_plain_nvflare_simulator_with_fewer_threads_than_sites(tmp_path, data_root):
     """A new process for each task, the same weights."""
     arguments = ["job", "export", *SMALL, "--rounds", "2", "--selector", "gradient", "--out", str(tmp_path)]
     assert main(arguments) == 0
     folder = plain_simulator(tmp_path / "fedsm_retinal", tmp_path, data_root, threads=2)
     assert_equals_plain_loop(folder, data_root, rounds=2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", available("methods"))
-def test_every_method_s_job_folder_runs_under_plain_nvflare_simulator(tmp_path, data_root, method):
-    """The folder of `jobs/` as it is, but for size, rounds and the networks' width."""
-    name = f"{method.replace('-', '_')}_retinal"
-    job = shutil.copytree(JOBS / name, tmp_path / name)
-    config = job / "app" / "config" / "config_fed_server.json"
-    content = json.loads(config.read_text())
-    settings = content["workflows"][0]["args"]["settings"]
-    small = small_settings().to_dict()
-    settings |= {key: small[key] for key in ("task", "size", "batch_size")} | {"rounds": 2}
-    if "rounds" in settings["tracks"].get("selector", {}):
-        settings["tracks"]["selector"]["rounds"] = 1
-    config.write_text(json.dumps(content))
-    folder = plain_simulator(job, tmp_path, data_root, threads=3)
-    assert json.loads((folder / "results.json").read_text())["method"] == method
 
 
 def start_and_wait_for_round_1(out: Path, data_root: Path) -> subprocess.Popen:
