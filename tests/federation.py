@@ -6,6 +6,7 @@ What is replaced is FLARE's network and its engine. A `fault` may drop, delay, d
 from __future__ import annotations
 
 import copy
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from nvflare.apis.signal import Signal
 from nvflare.apis.workspace import Workspace
 from nvflare.private.fed.client.client_engine_executor_spec import ClientEngineExecutorSpec
 
+from fedsm import exchange
 from fedsm.client.executor import FedSMExecutor
 from fedsm.server.aggregator import SoftPullAggregator
 from fedsm.server.controller import FedSMController
@@ -178,3 +180,13 @@ class Federation:
             for thread in threads:
                 thread.join(timeout=30)
         return self
+
+
+def results_of(federation: Federation) -> dict:
+    """What a finished job wrote."""
+    return json.loads((federation.run_folder / "results.json").read_text())
+
+
+def in_round(shareable) -> int:
+    """The round that a task or an answer is of."""
+    return exchange.unpack(shareable)[0]["round"]

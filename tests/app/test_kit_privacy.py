@@ -12,7 +12,7 @@ from nvflare.private.fed.app.fl_conf import create_privacy_manager
 from app_fedsm.kits import TEMPLATES
 from fedsm import exchange
 from tests.conftest import SITES, small_settings
-from tests.federation import Federation
+from tests.federation import Federation, results_of
 
 
 def filters_of(kit) -> list[Filter]:
@@ -46,7 +46,7 @@ def test_a_site_with_the_policy_takes_part(tmp_path, data_root):
     settings = small_settings(rounds=2)
     federation = Federation(tmp_path / "run", data_root, settings, SITES, fault=site_2_filters).run()
     assert federation.panic is None
-    results = json.loads((federation.run_folder / "results.json").read_text())
+    results = results_of(federation)
     assert [row["answered"] for row in results["validation"]["history"]] == [SITES] * 2
     args = json.loads((TEMPLATES / "privacy.json").read_text())["scopes"][0]["task_result_filters"][0]["args"]
     assert len(largest) == 2

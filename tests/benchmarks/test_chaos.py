@@ -14,9 +14,8 @@ from benchmarks.chaos_replay import KILLED, accepted_updates, differences, log_e
 from benchmarks.process import Failed
 from fedsm import exchange
 from tests.conftest import SITES, small_settings
-from tests.federation import Federation
+from tests.federation import Federation, results_of
 from tests.server.test_equality import TOLERANCE
-from tests.server.test_faults import results_of
 
 SIX = [f"site-{i}" for i in range(1, 7)]
 

@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import os
-from pathlib import Path
 
 import nibabel
 import numpy as np
@@ -11,85 +9,13 @@ import pytest
 from PIL import Image
 
 from fedsm.data import check_pair, contact_sheet
-from fedsm.data.check import check_folder, check_root, split_overlaps
-from fedsm.data.contact_sheet import CAPTION, COLOURS, COLUMNS, GAP, HEADER, TILE, outline, write_contact_sheet
+from fedsm.data.check import check_folder, check_root
+from fedsm.data.contact_sheet import write_contact_sheet
 from fedsm.data.dataset import load_site
-from fedsm.data.findings import KINDS, format_reports, refusal, warnings_of
-from fedsm.data.split import split_by_patient
+from fedsm.data.findings import format_reports, refusal, warnings_of
 from fedsm.errors import UserError
 from tests.conftest import small_settings, write_site
-
-TASK = small_settings().task
-PROSTATE = small_settings(task="prostate").task
-RNG = np.random.default_rng(0)
-
-
-@pytest.fixture
-def site(tmp_path):
-    folder = tmp_path / "hospital-a"
-    write_site(folder, 14, seed=0)
-    return folder
-
-
-def write_volume(path: Path, array: np.ndarray, affine: np.ndarray | None = None) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    nibabel.save(nibabel.Nifti1Image(array, np.diag([0.5, 0.5, 3, 1]) if affine is None else affine), path)
-
-
-@pytest.fixture
-def volumes(tmp_path):
-    """A site of 12 volumes of 16 x 20 voxels and 5 slices; the fourth has the largest mask."""
-    folder = tmp_path / "hospital-v"
-    for i in range(12):
-        mask = np.zeros((16, 20, 5), np.uint8)
-        mask[4:10, 5:12, 2:4], mask[3:12, 4:14, 3] = 1, 1
-        write_volume(folder / "images" / f"v{i}.nii.gz", RNG.normal(200, 40, mask.shape).astype(np.float32) + 50 * mask)
-        write_volume(folder / "masks" / f"v{i}.nii.gz", mask)
-    return folder
-
-
-def assert_found(report, kind: str, *names: str) -> None:
-    """The one finding of a kind: its level, the site, the files that it names, one line, a remedy."""
-    level, what, remedy = KINDS[kind]
-    (finding,) = [f for f in report.findings if f.remedy == remedy and f.what.startswith(what.split("{}")[0])]
-    assert (finding.level, finding.site) == (level, report.site)
-    assert all(name in finding.file + finding.what for name in names), finding
-    assert finding.remedy and "\n" not in finding.what + finding.file + finding.remedy
-    assert report.level == min(f.level for f in report.findings)
-    assert finding.what in format_reports([report])
-
-
-def save(path: Path, array: np.ndarray, **options) -> None:
-    Image.fromarray(array).save(path, **options)
-
-
-def spoil(folder: Path, how: str) -> None:
-    """Spoils case_01 of a site."""
-    image, mask = folder / "images" / "case_01.png", folder / "masks" / "case_01.png"
-    noise = RNG.integers(0, 255, (40, 40, 3), np.uint8)
-    grey = RNG.integers(0, 255, (40, 40), np.uint8)
-    {
-        "no mask": lambda: mask.unlink(),
-        "no image": lambda: image.unlink(),
-        "two of a stem": lambda: Image.open(image).save(image.with_suffix(".bmp")),
-        "truncated": lambda: image.write_bytes(image.read_bytes()[:300]),
-        "0 bytes": lambda: mask.write_bytes(b""),
-        "text": lambda: image.write_text("no picture"),
-        "symlink loop": lambda: (image.unlink(), image.symlink_to(image)),
-        "broken link": lambda: (image.unlink(), image.symlink_to(folder / "gone.png")),
-        "folder": lambda: (image.unlink(), image.mkdir()),
-        "pipe": lambda: (image.unlink(), os.mkfifo(image)),
-        "other size": lambda: save(mask, np.zeros((10, 20), np.uint8)),
-        "colour mask": lambda: save(mask, noise),
-        "other value": lambda: save(mask, np.full((40, 40), 7, np.uint8)),
-        "empty mask": lambda: save(mask, np.zeros((40, 40), np.uint8)),
-        "constant": lambda: save(image, np.full((40, 40, 3), 90, np.uint8)),
-        "black": lambda: save(image, (noise // 100).clip(0, 2)),
-        "white": lambda: save(image, 255 - noise // 100),
-        "8 bit in 16": lambda: save(image, grey.astype(np.uint16)),
-        "jpeg": lambda: save(image, noise, format="JPEG"),
-        "other files": lambda: (folder / "images" / "notes.txt").write_text("x"),
-    }[how]()
+from tests.data.spoiled import PROSTATE, RNG, TASK, assert_found, save, spoil, write_volume
 
 
 @pytest.mark.parametrize(
@@ -255,74 +181,6 @@ def test_copies_inside_a_site(site):
     assert report.level == "FAIL"
 
 
-def test_split_overlaps():
-    patients = ["p1", "p1", "p2", "p3"]
-    assert split_overlaps(patients, {"train": [0], "validation": [1, 2], "test": [3]}) == {
-        "p1": ["train", "validation"]
-    }
-    assert split_overlaps(patients, {"train": [0, 1], "validation": [2], "test": [3]}) == {}
-    names = [f"p{i // 3}" for i in range(60)]
-    assert split_overlaps(names, split_by_patient(names, 0, "a")) == {}
-
-
-def test_stored_splits(site):
-    names = [f"case_{i:02d}" for i in range(14)]
-    split = {"train": names[:8], "validation": names[8:11], "test": names[11:]}
-    path = site / "splits.json"
-    path.write_text(json.dumps(split))
-    assert check_folder(site, "a", TASK).level == "PASS"
-    path.write_text(json.dumps(split | {"test": [*names[11:], "case_00"]}))
-    assert_found(check_folder(site, "a", TASK), "overlap", "case_00 (train and test)")
-    path.write_text(json.dumps(split | {"test": [names[11], "gone"]}))
-    assert_found(check_folder(site, "a", TASK), "stale", "gone")
-    assert_found(check_folder(site, "a", TASK), "unlisted", "case_12, case_13")
-    path.write_text(json.dumps({"train": names[:8], "validation": names[8:], "test": ["gone"]}))
-    assert_found(check_folder(site, "a", TASK), "splits", "no file of test is here")
-    for text in ("{", "[]", json.dumps(split | {"test": []}), json.dumps({"train": names}), "\udcff"):
-        path.write_bytes(text.encode("utf-8", "surrogateescape"))
-        assert_found(check_folder(site, "a", TASK), "splits", "splits.json")
-
-
-def test_patients_are_told_by_table_or_pattern(site):
-    """14 files of 7 patients: `case_00`, `case_01` are patient 0. One patient in train and test is a FAIL."""
-    names = [f"case_{i:02d}" for i in range(14)]
-    split = {"train": names[:7], "validation": names[7:11], "test": names[11:]}
-    (site / "splits.json").write_text(json.dumps(split))
-    assert check_folder(site, "a", TASK).level == "PASS", "without a table each file is a patient of its own"
-    table = site / "patients.csv"
-    table.write_text("file,patient\n" + "".join(f"{name},p{i // 2}\n" for i, name in enumerate(names)))
-    report = check_folder(site, "a", TASK)
-    assert_found(report, "overlap", "p3 (train and validation)", "p5 (validation and test)")
-    assert_found(report, "few", "7")
-    with pytest.raises(UserError, match="two parts"):
-        load_site(site, "a", small_settings())
-    table.unlink()
-    decade = dataclasses.replace(TASK, patient_pattern=r"case_(\d)")  # two patients: 0 and 1
-    assert_found(check_folder(site, "a", decade), "overlap", "0 (train and validation)", "1 (validation and test)")
-    assert_found(check_folder(site, "a", decade), "too few", "2")
-
-
-@pytest.mark.parametrize(
-    ("table", "pattern", "words"),
-    [
-        ("file,patient\ncase_00,p\n", "", "no line for the file 'case_01'"),
-        ("name,who\ncase_00,p\n", "", "columns"),
-        ("file,patient\ncase_00,\n", "", "without file or patient"),
-        ("file,patient\ncase_00\n", "", "without file or patient"),
-        (None, "(", "no regular expression"),
-        (None, "patient_", "does not match the file 'case_00'"),
-        (None, "case_(x)?", "does not match the file 'case_00'"),
-    ],
-)
-def test_patients_that_cannot_be_told(site, table, pattern, words):
-    if table:
-        (site / "patients.csv").write_text(table)
-    task = dataclasses.replace(TASK, patient_pattern=pattern)
-    assert_found(check_folder(site, "a", task), "patients", words)
-    with pytest.raises(UserError, match="case_0|columns|without|expression"):
-        load_site(site, "a", dataclasses.replace(small_settings(), task=task))
-
-
 def test_gif_masks(site):
     """Greys are safe. With colours the labels are the palette's numbers, which writers change: a person must look."""
     path = site / "masks" / "case_01.gif"
@@ -400,60 +258,3 @@ def test_roots(tmp_path):
     assert_found(check_root(tmp_path, TASK)[1], "folder", "images/", "masks/")  # `fedsm run` takes it for a site too
     (report,) = check_root(tmp_path / "bad name", TASK)
     assert (report.site, report.level) == ("bad name", "PASS"), "a hospital checks its own folder"
-
-
-def test_outline():
-    mask = np.zeros((6, 6), bool)
-    mask[1:5, 1:5] = True
-    assert outline(mask).sum() == 12 and not outline(mask)[2:4, 2:4].any()
-    assert not outline(np.ones((4, 4), bool)).any()
-
-
-def colours_of(path: Path) -> dict[tuple, int]:
-    """How often each colour occurs below the title."""
-    with Image.open(path) as sheet:
-        tiles = sheet.crop((0, HEADER, *sheet.size))
-        return {colour: n for n, colour in tiles.getcolors(1 << 24)}
-
-
-def test_contact_sheet(site):
-    """12 of 14 images in 3 rows of 4, with both labels' outlines; also when names are odd and files are bad."""
-    (site / "images" / "case_00.png").rename(site / "images" / "眼底 größe\udcff.png")
-    (site / "masks" / "case_00.png").rename(site / "masks" / "眼底 größe\udcff.png")
-    spoil(site, "truncated")
-    path = write_contact_sheet(site, "Krankenhaus Süd", TASK, site / "new" / "sheet.png")
-    with Image.open(path) as sheet:
-        assert sheet.size == (COLUMNS * (TILE + GAP) + GAP, HEADER + 3 * (TILE + CAPTION + GAP))
-    found = colours_of(path)
-    assert found[COLOURS[0]] > found[COLOURS[1]] > 500, "disc and cup"
-    assert COLOURS[3] in found, "the tile that says why"
-
-
-def test_contact_sheet_of_volumes_shows_the_largest_slice(volumes):
-    """9 x 10 of 16 x 20 voxels, enlarged to 20 -> TILE: the outline is as long as that slice's and no other's."""
-    path = write_contact_sheet(volumes, "v", PROSTATE, volumes / "sheet.png", count=1)
-    scale = TILE / 20
-    assert colours_of(path)[COLOURS[0]] == pytest.approx(2 * (9 + 10) * scale, rel=0.05)
-
-
-def test_contact_sheet_shows_what_was_noted(site, monkeypatch):
-    """Of 14 images two are noted: a sheet of three gives half of its room, one tile, to them."""
-    drawn = []
-    draw = contact_sheet._draw_tile
-    monkeypatch.setattr(contact_sheet, "_draw_tile", lambda pair, *rest: drawn.append(pair.stem) or draw(pair, *rest))
-    for name in ("case_04", "case_09"):
-        save(site / "masks" / f"{name}.png", np.zeros((40, 40), np.uint8))
-    report = check_folder(site, "a", TASK)
-    path = write_contact_sheet(site, "a", TASK, site / "sheet.png", count=3, noted=report.noted)
-    assert drawn == ["case_00", "case_04", "case_13"]
-    assert contact_sheet._NOTED in colours_of(path)
-    drawn.clear()
-    write_contact_sheet(site, "a", TASK, site / "sheet.png", count=3)
-    assert drawn == ["case_00", "case_06", "case_13"]
-
-
-def test_contact_sheet_without_images_or_place(tmp_path):
-    with Image.open(write_contact_sheet(tmp_path, "empty", TASK, tmp_path / "sheet.png")) as sheet:
-        assert sheet.height == HEADER
-    with pytest.raises(UserError, match="cannot be written"):
-        write_contact_sheet(tmp_path, "empty", TASK, tmp_path / "sheet.png" / "below.png")

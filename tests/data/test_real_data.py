@@ -13,7 +13,7 @@ from fedsm.data.patients import patients_of
 from fedsm.data.site_folder import list_pairs, list_sites
 from fedsm.data.split import PARTS
 from tests.conftest import small_settings
-from tests.federation import Federation
+from tests.federation import Federation, results_of
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 NUCLEI, PROSTATE = SHARED / "nuclei", SHARED / "prostate" / "prostatex"
@@ -39,7 +39,7 @@ def train_one_round(root: Path, folder: Path, **given) -> dict:
     federation = Federation(folder, root, small_settings(rounds=1, batch_size=16, **given), list_sites(root)).run()
     assert federation.panic is None
     assert sorted(root.rglob("*")) == before, "nothing is written to a site's data folder"
-    return json.loads((federation.run_folder / "results.json").read_text())
+    return results_of(federation)
 
 
 @needs_nuclei

@@ -1,12 +1,10 @@
 """The federated run equals Algorithm 1, written as a plain loop."""
 
-import json
-
 import pytest
 
 from fedsm.server.checkpoint import Checkpoints
 from tests.conftest import SITES, small_settings
-from tests.federation import Federation
+from tests.federation import Federation, results_of
 from tests.plain_loop import algorithm_1, largest_difference
 
 TOLERANCE = 1e-5
@@ -17,6 +15,11 @@ def last_weights(run_folder) -> dict:
     checkpoints = Checkpoints(run_folder / "checkpoints")
     state = checkpoints.load()
     return {stem: checkpoints.load_weights(name) for stem, name in state["files"].items()}
+
+
+def size_of(weights: dict) -> int:
+    """Bytes of a network."""
+    return sum(v.numel() * v.element_size() for v in weights.values())
 
 
 @pytest.mark.parametrize("selector", ["gradient", "fedavg", "statistics"])
@@ -31,6 +34,9 @@ def test_in_process_run_equals_plain_loop(tmp_path, data_root, selector):
     for model in models:
         assert largest_difference(weights[model], plain[model]) < TOLERANCE, model
 
-    results = json.loads((federation.run_folder / "results.json").read_text())
+    results = results_of(federation)
     assert results["sites"] == SITES
+    assert all(
+        results["wire"]["registration_up_bytes"][s] == (16_640 if selector == "statistics" else 0) for s in SITES
+    )
     assert len(results["validation"]["history"]) == 3

@@ -1,5 +1,6 @@
-"""The federated runs of FedProx, FT, Ditto and APFL equal plain loops written from their formulas."""
+"""The federated runs of FedAvg, FedProx, Local, FT, Ditto and APFL equal plain loops written from their formulas."""
 
+import json
 import threading
 from functools import partial
 
@@ -14,7 +15,7 @@ from tests import plain_methods_a as plain
 from tests.conftest import SITES, small_settings
 from tests.federation import Federation
 from tests.plain_loop import largest_difference
-from tests.server.test_equality import TOLERANCE, last_weights
+from tests.server.test_equality import TOLERANCE, last_weights, size_of
 
 TWO = SITES[:2]
 NOTICED = 10 * TOLERANCE  # what a method's own term changes at least in these runs
@@ -26,8 +27,9 @@ PERSONAL = {
 }
 
 
-def run(folder, data, tracks: str):
-    settings = small_settings(rounds=2, local_epochs=2, overrides=[f"tracks={tracks}"])
+def run(folder, data, tracks: str | None = None, **given):
+    overrides = [f"tracks={tracks}"] if tracks else []
+    settings = small_settings(rounds=2, local_epochs=2, overrides=overrides, **given)
     lock = threading.Lock()
 
     def one_at_a_time(site, name, shareable, work):
@@ -40,6 +42,14 @@ def run(folder, data, tracks: str):
     return settings, last_weights(federation.run_folder)
 
 
+def test_fedavg(tmp_path, data_root):
+    settings, weights = run(tmp_path, data_root, method="fedavg")
+    assert list(weights) == ["global"]
+    wire = json.loads(next(tmp_path.rglob("results.json")).read_text())["wire"]
+    assert wire["down_bytes"] == wire["up_bytes"] == dict.fromkeys(TWO, [size_of(weights["global"])] * 2)
+    assert largest_difference(weights["global"], plain.train(data_root, settings, TWO)[0]) < TOLERANCE
+
+
 def test_fedprox(tmp_path, data_root):
     settings, weights = run(tmp_path, data_root, "{global: {kind: fedprox, mu: 0.5}}")
     w_g, _ = plain.train(data_root, settings, TWO, mu=0.5)
@@ -49,19 +59,32 @@ def test_fedprox(tmp_path, data_root):
 
 @pytest.mark.parametrize("method", PERSONAL)
 def test_personal(tmp_path, data_root, method):
-    """Of the personal networks the last one stands on the site's disk, and the best one is delivered."""
     make, spec = PERSONAL[method]
     settings, weights = run(tmp_path, data_root, f"{{global: {{kind: fedavg}}, personal: {spec}}}")
     w_g, history = plain.train(data_root, settings, TWO, personal=make)
     assert largest_difference(weights["global"], w_g) < TOLERANCE
     local = plain.train(data_root, settings, TWO, personal=partial(plain.Ditto, prox=0.0))[1]
     for site in TWO:
-        (file,) = (tmp_path / site).rglob("round_000002.safetensors")
-        kept = {k.removeprefix("personal/net/"): v for k, v in load_file(file).items() if k.startswith("personal/net/")}
-        assert largest_difference(kept, history[site][-1]) < TOLERANCE
+        kept = assert_kept_and_delivered(tmp_path, data_root, settings, site, history[site], weights)
         assert largest_difference(kept, local[site][-1]) > NOTICED
-        best = max(history[site], key=lambda model: validation_dice(data_root, settings, site, model))
-        assert largest_difference(weights[f"personal.{site}"], best) < TOLERANCE
+
+
+def test_local(tmp_path, data_root):
+    settings, weights = run(tmp_path, data_root, method="local")
+    assert set(weights) == {f"personal.{site}" for site in TWO}
+    history = plain.train(data_root, settings, TWO, personal=partial(plain.Ditto, prox=0.0))[1]
+    for site in TWO:
+        assert_kept_and_delivered(tmp_path, data_root, settings, site, history[site], weights)
+
+
+def assert_kept_and_delivered(folder, data, settings, site: str, history: list[dict], weights: dict) -> dict:
+    """The last model stands on the site's disk and is returned; the best one is the server's."""
+    (file,) = (folder / site).rglob("round_000002.safetensors")
+    kept = {k.removeprefix("personal/net/"): v for k, v in load_file(file).items() if k.startswith("personal/net/")}
+    assert largest_difference(kept, history[-1]) < TOLERANCE
+    best = max(history, key=lambda model: validation_dice(data, settings, site, model))
+    assert largest_difference(weights[f"personal.{site}"], best) < TOLERANCE
+    return kept
 
 
 @torch.no_grad()

@@ -13,9 +13,9 @@ from fedsm.super_model.artefact import load_super_model
 from fedsm.tracks.state import part
 from tests import plain_methods_b as plain
 from tests.conftest import SITES, small_settings
-from tests.federation import JOB, Federation
+from tests.federation import JOB, Federation, results_of
 from tests.plain_loop import largest_difference
-from tests.server.test_equality import TOLERANCE, last_weights
+from tests.server.test_equality import TOLERANCE, last_weights, size_of
 
 TWO = SITES[:2]
 restarts = pytest.mark.parametrize("restart", [False, True], ids=["one process", "restarted"])
@@ -59,9 +59,8 @@ def test_scaffold(tmp_path, data_root, optimizer, restart):
     assert largest_difference(weights["global.controls"], expected["global.controls"]) < 5e-4
     assert max(c.abs().max() for c in weights["global.controls"].values()) > 0.01
 
-    wire = json.loads((federation.run_folder / "results.json").read_text())["wire"]
-    model = sum(v.numel() * v.element_size() for v in weights["global"].values())
-    assert wire["down_bytes"] == wire["up_bytes"] == {site: [2 * model] * 2 for site in TWO}
+    wire = results_of(federation)["wire"]
+    assert wire["down_bytes"] == wire["up_bytes"] == dict.fromkeys(TWO, [2 * size_of(weights["global"])] * 2)
 
 
 @restarts
@@ -107,6 +106,9 @@ def test_fedbn(tmp_path, data_root, norm, restart):
         norms = set(last[site]) - set(u)
         assert norms and largest_difference({k: own[k] for k in norms}, {k: last[site][k] for k in norms}) < TOLERANCE
     assert not torch.equal(*(torch.cat([last_at(federation, s)[k].flatten() for k in norms]) for s in TWO))
+    wire, sent = results_of(federation)["wire"], size_of(weights["global"]) + size_of(u)
+    assert sent < 2 * size_of(weights["global"]), "no norm layer in u"
+    assert wire["down_bytes"] == wire["up_bytes"] == dict.fromkeys(TWO, [sent] * 2)
 
 
 @pytest.mark.parametrize("kind", ["perfedavg", "pfedme", "fedbn"])

@@ -1,7 +1,5 @@
 """FedSM-extra and the ensemble: the federated run equals a plain loop, and their results are complete."""
 
-import json
-
 import torch
 from monai.losses import DiceLoss
 from torch.nn import functional
@@ -10,9 +8,9 @@ from fedsm.data.dataset import load_site, seeded_order
 from fedsm.nets import build_selector, build_unet
 from fedsm.server.checkpoint import Checkpoints
 from tests.conftest import SITES, small_settings
-from tests.federation import Federation
+from tests.federation import Federation, results_of
 from tests.plain_loop import algorithm_1, average, clone, largest_difference
-from tests.server.test_equality import TOLERANCE, last_weights
+from tests.server.test_equality import TOLERANCE, last_weights, size_of
 
 TWO = SITES[:2]
 
@@ -20,7 +18,7 @@ TWO = SITES[:2]
 def run(tmp_path, data_root, settings):
     federation = Federation(tmp_path, data_root, settings, TWO).run()
     assert federation.panic is None
-    return federation, json.loads((federation.run_folder / "results.json").read_text())
+    return federation, results_of(federation)
 
 
 def start(settings, outputs):
@@ -75,8 +73,7 @@ def test_extra(tmp_path, data_root):
     assert results["gamma"] is None and results["gamma_sweep"] == []
     assert set(results["test"]["selection_frequency"][TWO[0]]) == {"global", *(f"personal.{s}" for s in TWO)}
     down = results["wire"]["down_bytes"][TWO[0]]
-    unet = sum(v.numel() * 4 for v in weights["global"].values())
-    vgg = sum(v.numel() * 4 for v in w_s.values())
+    unet, vgg = size_of(weights["global"]), size_of(w_s)
     assert down == [2 * unet, 2 * unet, vgg + 3 * unet, vgg], "the models go down once"
 
 
@@ -115,14 +112,14 @@ def test_ensemble(tmp_path, data_root):
     parts = {s: load_site(data_root / s, s, settings)["train"] for s in TWO}
     total = sum(map(len, parts.values()))
     after = algorithm_1(data_root, one_round, TWO, lam=0.7, selector="none")
-    w_s = start(settings, 2)
-    selectors = {s: build_selector(settings.task, 2) for s in TWO}
+    w_s = start(settings, 3)
+    selectors = {s: build_selector(settings.task, 3) for s in TWO}
     adams = {s: torch.optim.Adam(selectors[s].parameters(), lr=settings.selector_lr) for s in TWO}
     dice = DiceLoss()
-    # In round 1 all personal networks are equal, so the mixture does not depend on the selector: no step is taken.
-    for number, personal in ((2, [after[f"personal.{s}"] for s in TWO]),):
-        nets = [build_unet(settings.task).eval() for _ in TWO]
-        for net, w in zip(nets, personal, strict=True):
+    # In round 1 all networks are equal, so the mixture does not depend on the selector: no step is taken.
+    for number, models in ((2, [after["global"], *(after[f"personal.{s}"] for s in TWO)]),):
+        nets = [build_unet(settings.task).eval() for _ in models]
+        for net, w in zip(nets, models, strict=True):
             net.load_state_dict(w)
         for s in TWO:
             selectors[s].load_state_dict(w_s)
@@ -139,6 +136,8 @@ def test_ensemble(tmp_path, data_root):
     assert largest_difference(weights["selector"], w_s) < TOLERANCE
     assert results["gamma"] is None
     assert 0 <= results["test"]["super_model"]["client_avg"] <= 1
+    unet, vgg = size_of(weights["global"]), size_of(w_s)
+    assert results["wire"]["down_bytes"][TWO[0]] == [2 * unet + 3 * unet + vgg] * 2
 
 
 def test_blend_is_scored_beside_the_hard_choice(tmp_path, data_root):

@@ -9,9 +9,8 @@ from fedsm import exchange
 from fedsm.client import trainer_link
 from tests.client.trainer_site import faulty, when_it_trains
 from tests.conftest import SITES, small_settings
-from tests.federation import Federation
+from tests.federation import Federation, in_round, results_of
 from tests.server.test_equality import last_weights
-from tests.server.test_faults import in_round, results_of
 
 
 def test_a_trainer_that_is_killed_costs_its_site_one_round(tmp_path, data_root, monkeypatch):

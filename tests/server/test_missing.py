@@ -12,10 +12,9 @@ from nvflare.apis.shareable import make_reply
 from fedsm import exchange
 from fedsm.server.checkpoint import Checkpoints
 from tests.conftest import SITES, small_settings
-from tests.federation import Federation
+from tests.federation import Federation, in_round, results_of
 from tests.plain_loop import algorithm_1, largest_difference
 from tests.server.test_equality import TOLERANCE, last_weights
-from tests.server.test_faults import in_round, results_of
 
 
 @pytest.fixture(autouse=True)

@@ -13,9 +13,8 @@ from fedsm.server.checks import privacy_problem
 from fedsm.tracks import server_tracks
 from fedsm.tracks.private_sums import SENSITIVITY, gaussian_sigma
 from tests.conftest import SITES, small_settings
-from tests.federation import Federation
+from tests.federation import Federation, results_of
 from tests.server.test_equality import last_weights
-from tests.server.test_faults import results_of
 
 KEYS = ("epsilon", "delta", "sigma", "clip", "releases")
 FIRST = "model.0."  # entries of the U-Net's first block

@@ -13,11 +13,10 @@ from fedsm.server.guard import NormGuard
 from fedsm.settings import JobSettings
 from fedsm.tracks.gaussian import StatisticsSelector, gaussian_classes, sums_template
 from tests.conftest import SITES, small_settings
-from tests.federation import Federation
+from tests.federation import Federation, in_round, results_of
 from tests.plain_loop import algorithm_1, largest_difference
 from tests.server.test_aggregator import IMAGES, aggregator, context, snapshot, update  # noqa: F401  a fixture
 from tests.server.test_equality import TOLERANCE, last_weights
-from tests.server.test_faults import in_round, results_of
 
 
 def first_entry(result) -> tuple[dict, str]:

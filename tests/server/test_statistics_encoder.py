@@ -1,7 +1,5 @@
 """The descriptor `encoder` through a whole federation: sums after the last round, a selector that stands alone."""
 
-import json
-
 import pytest
 import torch
 from nvflare.apis.fl_constant import ReturnCode
@@ -13,16 +11,12 @@ from fedsm.super_model.artefact import load_super_model
 from fedsm.tracks import build_inference_selector
 from fedsm.tracks.network_features import encoder_features, encoder_weights
 from tests.conftest import SITES, small_settings
-from tests.federation import Federation
+from tests.federation import Federation, results_of
 from tests.server.test_equality import last_weights
 
 
 def encoder_settings(**given):
     return small_settings(selector="statistics", overrides=["tracks.selector.descriptor=encoder"], **given)
-
-
-def results_of(federation: Federation) -> dict:
-    return json.loads((federation.run_folder / "results.json").read_text())
 
 
 @pytest.fixture(scope="module")
