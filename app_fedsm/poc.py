@@ -14,8 +14,6 @@ import json
 import os
 import shutil
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -25,6 +23,7 @@ from tqdm import tqdm
 
 from app_fedsm import session as sessions
 from app_fedsm.kits import fill_server, fill_site
+from app_fedsm.nvflare_cli import refusal
 from fedsm.client.site_settings import FILE_NAME
 from fedsm.errors import UserError
 from fedsm.server.checkpoint import write_json
@@ -140,7 +139,7 @@ class Poc:
     def stop(self) -> None:
         """Stops everything that was started, politely, then by pid."""
         with contextlib.suppress(UserError):  # what does not answer any more is ended below
-            self._nvflare("stop")
+            self._nvflare("stop", "--no-wait")
         for kit in self.kits.glob("*"):
             (kit / "shutdown.fl").touch() if (kit / "daemon_pid.fl").is_file() else None
         deadline = time.time() + _STOP_SECONDS
@@ -171,19 +170,14 @@ class Poc:
         return found
 
     def _nvflare(self, verb: str, *options: str) -> None:
-        """One call of `nvflare poc`; it reads no answers from a terminal.
+        """One call of `nvflare poc`.
 
         Raises:
-            UserError: it failed; its last line.
+            UserError: it failed.
         """
-        done = subprocess.run(
-            [sys.executable, "-m", "nvflare.cli", "poc", verb, *options], stdin=subprocess.DEVNULL,
-            env=_SERVER | os.environ | {"NVFLARE_POC_WORKSPACE": str(self.flare)}, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True,
-        )  # fmt: skip
-        if done.returncode:
-            lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
-            raise UserError(f"`nvflare poc {verb}` failed: {' '.join(lines[-3:]) or done.returncode}")
+        here = {key: os.environ.get(key, value) for key, value in _SERVER.items()}
+        if said := refusal("poc", verb, *options, NVFLARE_POC_WORKSPACE=str(self.flare), **here):
+            raise UserError(f"`nvflare poc {verb}` failed: {said}")
 
 
 def _is_free(port: int) -> bool:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from app_fedsm.nvflare_cli import refusal
 from fedsm.errors import UserError
 
 if TYPE_CHECKING:
@@ -87,12 +87,9 @@ def _newest(workspace: Path) -> Path | None:
 
 
 def _run_nvflare(project_file: Path, out: Path) -> None:
-    command = [sys.executable, "-m", "nvflare.cli", "provision", "-p", str(project_file.resolve())]
-    command += ["-w", str(out.resolve()), "--force"]  # nvflare asks before it adds to a workspace; it adds, no more
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if done.returncode:
-        said = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
-        raise UserError(f"{project_file}: nvflare provision refused it: {said[-600:]}")
+    folders = ["-p", str(project_file.resolve()), "-w", str(out.resolve())]
+    if said := refusal("provision", *folders, "--force"):  # it asks before it adds to a workspace; it adds, no more
+        raise UserError(f"{project_file}: nvflare provision refused it: {said}")
 
 
 def _check_server_certificate(workspace: Path, server: dict) -> None:

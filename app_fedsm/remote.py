@@ -180,7 +180,7 @@ def download(kit: Path, job_id: str, log: Path) -> Iterator[Path | None]:
         except UserError:
             raise
         except Exception as e:  # a job that was never deployed has none
-            log.write_text(f"no result of job {job_id} could be downloaded: {e}\n")
+            log.write_text(f"no result of job {job_id} could be downloaded: {e}\n", encoding="utf-8")
             yield None
             return
         if (workspace / "log.txt").is_file():

@@ -32,7 +32,7 @@ def run_module(module: str, *arguments: str | int | Path, home: Path | None = No
     """
     command = [sys.executable, "-m", module, *map(str, arguments)]
     environment = os.environ | ({"HOME": str(home)} if home else {})
-    process = subprocess.Popen(command, cwd=_ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, cwd=_ROOT, env=environment, stdout=subprocess.PIPE, encoding="utf-8")
     try:
         output, _ = process.communicate()
     except KeyboardInterrupt:

@@ -1,5 +1,6 @@
 """Prostate sources: volumes whose value tells their place in the patient, written in the format of each download."""
 
+import locale
 from pathlib import Path
 
 import nibabel
@@ -17,7 +18,10 @@ CENTRE, RADIUS = (0.0, 6.0, 26.0), 14.0
 
 @pytest.fixture
 def itk():
-    return pytest.importorskip("SimpleITK", reason="DICOM, MetaImage and NRRD need SimpleITK: pip install '.[prepare]'")
+    why = "DICOM, MetaImage and NRRD need SimpleITK: pip install '.[prepare]'"
+    before = locale.setlocale(locale.LC_ALL)
+    yield pytest.importorskip("SimpleITK", reason=why)
+    locale.setlocale(locale.LC_ALL, before)  # its DICOM writer, which only tests use, leaves "C"
 
 
 def place() -> np.ndarray:

@@ -64,8 +64,8 @@ def export_bundle(model: SuperModel, folder: Path, volumes: bool) -> None:
         torch.jit.save(module, str(partial / "models" / "model.ts"))
     for name, content in (("metadata", _metadata(model, volumes)), ("inference", _inference(model, volumes))):
         (partial / "configs" / f"{name}.json").write_text(json.dumps(content, indent=4) + "\n")
-    (partial / "docs" / "README.md").write_text(_readme(model, volumes))
-    (partial / "LICENSE").write_text(_LICENSE)
+    (partial / "docs" / "README.md").write_text(_readme(model, volumes), encoding="utf-8")
+    (partial / "LICENSE").write_text(_LICENSE, encoding="utf-8")
     os.replace(partial, folder)
 
 
