@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tqdm import tqdm
 
 from app_fedsm.cli import add_job_options, settings_of
 from app_fedsm.grid_rows import CENTRALIZED
+from app_fedsm.run_folder import PROGRESS
 from fedsm.client.site_settings import CACHE_BUDGET
 from fedsm.data.augment import augment_batch
 from fedsm.data.cache import SiteCache
@@ -28,6 +30,7 @@ from fedsm.errors import UserError
 from fedsm.evaluation.candidates import evaluate_candidates
 from fedsm.evaluation.tables import dice_table
 from fedsm.server.checkpoint import write_json
+from fedsm.server.record import Progress
 from fedsm.server.results import summarize
 from fedsm.settings import JobSettings
 from fedsm.super_model.artefact import save_super_model, versions
@@ -60,13 +63,16 @@ class Pool:
             yield images.to(device), labels.float().to(device)
 
 
-def train(settings: JobSettings, sites: dict[str, dict[str, Part]], device: torch.device) -> tuple[dict, list[float]]:
+def train(
+    settings: JobSettings, sites: dict[str, dict[str, Part]], device: torch.device, progress: Progress
+) -> tuple[dict, list[float]]:
     """Trains one network on all images.
 
     Args:
         settings: the job's settings; `rounds` are epochs.
         sites: site -> its three parts.
         device: where to compute.
+        progress: is told of every epoch, as of a round.
 
     Returns:
         the weights of the best epoch, and the validation Dice of every epoch.
@@ -76,7 +82,9 @@ def train(settings: JobSettings, sites: dict[str, dict[str, Part]], device: torc
     client.receive(initial_weights(client.build, settings.seed))
     best, scores = {}, []
     with tqdm(range(1, settings.rounds + 1), desc="centralized", unit="epoch", disable=None) as bar:
+        progress.tell("started", sites=list(sites), rounds=settings.rounds, round=0)
         for epoch in bar:
+            began = time.monotonic()
             for again in range(settings.local_epochs):
                 order = seeded_order(settings, "centralized", epoch, again)
                 dice = torch.Generator().manual_seed(order)
@@ -86,6 +94,8 @@ def train(settings: JobSettings, sites: dict[str, dict[str, Part]], device: torc
             if scores.index(max(scores)) == len(scores) - 1:
                 best = copy(client.net.state_dict())
             bar.set_postfix_str(f"Dice {scores[-1]:.3f}")
+            told = {"answered": list(sites), "missing": {}, "seconds": time.monotonic() - began}
+            progress.tell("round", round=epoch, score={GLOBAL: scores[-1]}, **told)
     return best, scores
 
 
@@ -105,7 +115,9 @@ def run_centralized(settings: JobSettings, root: Path, names: list[str], out: Pa
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     caches = {s: SiteCache(cache / s, CACHE_BUDGET, os.cpu_count() or 1) if cache else None for s in names}
     sites = {s: load_site(root / s, s, settings, cache=caches[s]) for s in names}
-    best, scores = train(settings, sites, device)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / PROGRESS).unlink(missing_ok=True)  # of a run that was stopped: this one begins anew
+    best, scores = train(settings, sites, device, Progress(out / PROGRESS))
 
     def evaluate(part: Part) -> dict:
         return evaluate_candidates(
@@ -117,7 +129,6 @@ def run_centralized(settings: JobSettings, root: Path, names: list[str], out: Pa
         "task": settings.task.name, "method": CENTRALIZED, "selector": "none", "lam": None, "gamma": None,
         "rounds": settings.rounds, "seed": settings.seed, "sites": names,
     }  # fmt: skip
-    out.mkdir(parents=True, exist_ok=True)
     validation = {"history": scores, "best": {GLOBAL: {"round": scores.index(max(scores)) + 1, "score": max(scores)}}}
     images = {s: {part: len(data) for part, data in sites[s].items()} for s in names}
     results = common | {"images": images, "settings": settings.to_dict(), "validation": validation}

@@ -63,7 +63,6 @@ def run_grid(grid: Grid, start=None) -> int:
 
 def _work_off(grid: Grid, runs: list[Run], start, bar) -> Iterator[tuple[Run, str | None]]:
     """Runs some at once, and tells of each that ended why it failed, or None. Stops them all when it is stopped."""
-    from app_fedsm.run_folder import rounds_done
     from app_fedsm.simulate import undisturbed
 
     queue, active, shown = deque(runs), {}, ""
@@ -75,7 +74,7 @@ def _work_off(grid: Grid, runs: list[Run], start, bar) -> Iterator[tuple[Run, st
             for run in [r for r, process in active.items() if process.poll() is not None]:
                 code = active.pop(run).returncode
                 yield run, None if code == 0 else _last_line(run.folder / LOG, code)
-            progress = ", ".join(f"{_name(r, grid)} {rounds_done(r.folder)}/{r.settings.rounds}" for r in active)
+            progress = ", ".join(f"{_name(r, grid)} {_rounds(r)}/{r.settings.rounds}" for r in active)
             if progress != shown:
                 bar.set_postfix_str(progress)
                 shown = progress
@@ -90,6 +89,14 @@ def _work_off(grid: Grid, runs: list[Run], start, bar) -> Iterator[tuple[Run, st
 
 def _name(run: Run, grid: Grid) -> str:
     return str(run.folder.relative_to(grid.out / "runs"))
+
+
+def _rounds(run: Run) -> int:
+    """The last round, or epoch, that a run has told of."""
+    from app_fedsm.run_folder import events_of
+
+    told = [event["round"] for event in events_of(run.folder) if event["event"] in ("started", "round")]
+    return told[-1] if told else 0
 
 
 def start_process(run: Run, spec: dict, parallel: int = 1) -> subprocess.Popen:

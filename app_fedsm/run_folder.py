@@ -89,6 +89,14 @@ def rounds_done(out: Path) -> int:
     return max((int(p.stem.removeprefix("round_")) for f in folders for p in f.glob("round_*.json")), default=0)
 
 
+def events_of(out: Path) -> list[dict]:
+    """What a run has told of itself so far (`progress.jsonl`), also while it runs in the simulator."""
+    files = [path for path in (out / PROGRESS, server_folder(out) / PROGRESS) if path.is_file()]
+    newest = max(files, key=lambda path: path.stat().st_mtime, default=None)
+    lines = newest.read_text().splitlines() if newest else []
+    return [json.loads(line) for line in lines if line.endswith("}")]  # a killed run may leave half a line
+
+
 def last_checkpoint(out: Path) -> str:
     """A sentence on the newest checkpoint of a run."""
     rounds = sorted((out / FOLDER).glob("round_*.json"))

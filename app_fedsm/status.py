@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from pathlib import Path
 
-from app_fedsm.run_folder import PROGRESS, RESULTS, is_federation, server_folder
+from app_fedsm.run_folder import RESULTS, events_of, is_federation
 from fedsm.errors import UserError
 
 _LAST = 5  # rounds whose median says how long the next will take
@@ -54,9 +53,7 @@ def of_run(out: Path) -> str:
     if is_federation(out) and not (out / RESULTS).is_file():
         job = remote.load_job(out)
         return of_job(Path(job["kit"]), job["job_id"])
-    files = [path for path in (out / PROGRESS, server_folder(out) / PROGRESS) if path.is_file()]
-    newest = max(files, key=lambda p: p.stat().st_mtime, default=None)
-    return summary([json.loads(line) for line in newest.read_text().splitlines()] if newest else [])
+    return summary(events_of(out))
 
 
 def of_job(kit: Path, job_id: str) -> str:

@@ -5,7 +5,10 @@ import json
 import torch
 
 from app_fedsm.centralized import Pool, main, train
+from app_fedsm.run_folder import events_of
+from app_fedsm.status import summary
 from fedsm.data.dataset import Part, load_site
+from fedsm.server.record import Progress
 from tests.conftest import SITES, small_settings
 
 TINY = [
@@ -24,10 +27,10 @@ def test_pool_walks_every_image_of_every_site_once():
     assert [len(b) for b in mixed] == [2, 2, 1] and sorted(sum(mixed, [])) == plain != sum(mixed, [])
 
 
-def test_same_seed_same_weights(data_root):
+def test_same_seed_same_weights(data_root, tmp_path):
     settings = small_settings(rounds=1)
     sites = {s: load_site(data_root / s, s, settings) for s in SITES}
-    first, second = (train(settings, sites, torch.device("cpu"))[0] for _ in range(2))
+    first, second = (train(settings, sites, torch.device("cpu"), Progress(tmp_path / "progress"))[0] for _ in range(2))
     assert all(torch.equal(first[k], second[k]) for k in first)
 
 
@@ -38,6 +41,8 @@ def test_results_are_those_of_a_run(data_root, tmp_path, capsys):
     assert len(results["validation"]["history"]) == 2
     assert (tmp_path / "out" / "super_model" / "manifest.json").is_file()
     assert "client avg" in capsys.readouterr().out
+    told = summary(events_of(tmp_path / "out"))
+    assert told.startswith("round 2 of 2 done, 3 of 3 sites answered, validation Dice global 0.")
 
 
 def test_results_are_not_overwritten(data_root, tmp_path, capsys):

@@ -52,6 +52,19 @@ def test_what_is_finished_is_not_repeated_and_a_failure_does_not_stop_the_rest(t
     assert "| 2/3 [00:00<?, ?run/s]" in capsys.readouterr().err, "what was there does not make the rest look short"
 
 
+def test_the_bar_follows_what_runs_tell(tmp_path):
+    """Also centralized training, which has no checkpoints; half a line of a killed run is passed over."""
+    grid = build("{runs: {A: {method: fedavg}}}", out=tmp_path)
+    run = grid.runs(grid.rows[0], None, 0, SITES)[0]
+    assert module._rounds(run) == 0
+    told = run.folder / "progress.jsonl"
+    told.parent.mkdir(parents=True)
+    told.write_text('{"event": "started", "round": 4}\n')
+    assert module._rounds(run) == 4, "resumed"
+    told.write_text('{"event": "round", "round": 7}\n{"event": "refused", "round": 8}\n{"event": "round", "rou')
+    assert module._rounds(run) == 7
+
+
 def test_state_of_a_run(tmp_path):
     grid = build("{runs: {A: {method: fedavg}}}", out=tmp_path)
     run = grid.runs(grid.rows[0], None, 0, SITES)[0]
