@@ -67,7 +67,7 @@ class Sites:
 
 
 def scaffold(data: Path, settings: JobSettings, sites: list[str], optimizer: str) -> dict[str, dict]:
-    """y <- y - eta (g + c - c_k); c_k+ = c_k - c + (w - y) / (steps eta); c <- c + mean of c_k+ - c_k."""
+    """y <- y - eta (g + c - c_k); c_k+ = c_k - c + (w - y) / (steps eta); c <- c + sum (n_k / n) (c_k+ - c_k)."""
     s = Sites(data, settings, sites)
     nets, eta = s.nets(), settings.lr
     adams = {k: torch.optim.Adam(nets[k].parameters(), lr=eta) for k in sites}
@@ -97,7 +97,7 @@ def scaffold(data: Path, settings: JobSettings, sites: list[str], optimizer: str
             changes.append({name: new[name] - c_k[k][name] for name in c})
             c_k[k] = new
         w = average([nets[k].state_dict() for k in sites], s.shares)
-        c = {name: c[name] + sum(d[name] for d in changes) / len(sites) for name in c}
+        c = {name: c[name] + sum(p * d[name] for p, d in zip(s.shares, changes, strict=True)) for name in c}
     return {"global": w, "global.controls": c}
 
 

@@ -127,15 +127,22 @@ def test_a_linked_personal_network_without_a_past_starts_as_the_global_one():
         assert largest_difference(tracks["personal"].net.state_dict(), later) == 0, "only the first time"
 
 
-def test_scaffold_s_control_is_the_mean_over_the_new_sites_too():
-    """c = (c_1 + c_2 + c_3) / 3 = 4; with a fourth site whose c_4 is 0 it is 12 / 4 = 3."""
+def test_a_new_site_has_no_share_of_scaffold_s_control_before_it_answers():
+    """c = 4 of sites with 10, 20 and 30 images; a fourth joins and answers alone, 20 images, dc = 8, in a net of ones.
+
+    c <- (60 * 4 + 20 * 8) / 80 = 5.
+    """
     settings = small_settings(method="scaffold")
     old, new = server_tracks(settings, SITES)["global"], server_tracks(settings, [*SITES, NEW])["global"]
     old.controls = {k: torch.full_like(v, 4.0) for k, v in old.controls.items()}
+    old.images = torch.tensor([10.0, 20.0, 30.0])
     files = old.files()
     assert new.join(files, [NEW]) == []
     new.load_files(files)
-    assert all((c == 3).all() for c in new.controls.values())
+    assert all((c == 4).all() for c in new.controls.values())
+    new.merge(NEW, {k: torch.full_like(v, 8) for k, v in new.template().items()}, 20)
+    new.close()
+    assert all((c == 5).all() for c in new.controls.values())
 
 
 def test_a_join_that_is_killed_leaves_the_earlier_run_to_go_on_from(tmp_path, grown_root, monkeypatch):

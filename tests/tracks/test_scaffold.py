@@ -17,6 +17,11 @@ def payload(w: float, c: float) -> dict:
     return one(w) | {f"control/{k}": v for k, v in one(c).items()}
 
 
+def files(w: float, c: float, *images: float) -> dict:
+    """A checkpoint of the server."""
+    return {"global": one(w), "global.controls": one(c), "global.images": {"images": torch.tensor(images)}}
+
+
 def test_two_local_steps_by_hand():
     """SGD, lr 0.1, w = 1, c = 0.5, c_k = 0.2; twice x = 1, y = 0, so the gradient is y_k itself.
 
@@ -55,23 +60,59 @@ def test_with_adam_the_correction_comes_behind_it():
 
 
 def test_server_by_hand():
-    """w = 1, c = 0.5; two of three sites answer: 10 images, +1, dc = 3, and 30 images, -1, dc = 6.
+    """w = 1, c = 0.5; two of three sites answer: 10 images, +1, dc = 3, and 30 images, -1, dc = 6; the third has 20.
 
-    w <- 1 + (10 * 1 + 30 * -1) / 40 = 0.5: by images.    c <- 0.5 + (3 + 6) / 3 = 3.5: over all three sites.
+    w <- 1 + (10 * 1 + 30 * -1) / 40 = 0.5       over those that answered
+    c <- 0.5 + (10 * 3 + 30 * 6) / 60 = 4        over all three
     """
     track = server_tracks(small_settings(method="scaffold"), SITES)["global"]
-    track.load_files({"global": one(1.0), "global.controls": one(0.5)})
+    track.load_files(files(1.0, 0.5, 10, 30, 20))
     track.merge(SITES[0], payload(1.0, 3.0), 10)
     track.merge(SITES[1], payload(-1.0, 6.0), 30)
     track.close()
     assert track.weights["w"].item() == 0.5
-    assert track.controls["w"].item() == 3.5
-    assert {k: v.item() for k, v in track.payload(SITES[0]).items()} == {"w": 0.5, "control/w": 3.5}
+    assert track.controls["w"].item() == 4
+    assert {k: v.item() for k, v in track.payload(SITES[0]).items()} == {"w": 0.5, "control/w": 4}
     assert set(track.final_payload(SITES[0])) == {"w"}
     track.close()
-    assert (track.weights["w"].item(), track.controls["w"].item()) == (0.5, 3.5), "no answer changes nothing"
+    assert (track.weights["w"].item(), track.controls["w"].item()) == (0.5, 4), "no answer changes nothing"
     assert track.models() == ["global"]
-    assert set(track.files()) == {"global", "global.controls"}
+    assert set(track.files()) == {"global", "global.controls", "global.images"}
+
+
+def test_a_site_that_has_not_answered_yet_has_no_share_of_c():
+    """Round 1 without the third: c = (10 * 3 + 30 * 6) / 40 = 5.25. Then the third alone, 20 images, dc = 9:
+
+    c <- (40 * 5.25 + 20 * 9) / 60 = 6.5, the mean of 3, 6 and 9 by images.
+    """
+    track = server_tracks(small_settings(method="scaffold"), SITES)["global"]
+    track.load_files(files(0.0, 0.0, 0, 0, 0))
+    track.merge(SITES[0], payload(0.0, 3.0), 10)
+    track.merge(SITES[1], payload(0.0, 6.0), 30)
+    track.close()
+    assert track.controls["w"].item() == 5.25
+    track.merge(SITES[2], payload(0.0, 9.0), 20)
+    track.close()
+    assert track.controls["w"].item() == pytest.approx(6.5)
+
+
+def test_unequal_sites_end_where_fedavg_would():
+    """Sites that want 0 (10 images) and 1 (30 images), loss (w - y)^2 / 2: 30 / 40 = 0.75 is best for all images.
+
+    A control that weighs the sites equally would make it 0.5.
+    """
+    server = server_tracks(small_settings(method="scaffold"), SITES[:2])["global"]
+    server.load_files(files(0.0, 0.0, 0, 0))
+    sites = {site: tiny(ScaffoldClient, optimizer="sgd") for site in SITES[:2]}
+    for _ in range(60):
+        for (site, track), wants, images in zip(sites.items(), (0.0, 1.0), (10, 30), strict=True):
+            track.receive({k: v.clone() for k, v in server.payload(site).items()})
+            track.begin(5)
+            for _ in range(5):
+                track.step(*batch(1.0, wants))
+            server.merge(site, track.update(), images)
+        server.close()
+    assert server.weights["w"].item() == pytest.approx(0.75, abs=1e-4)
 
 
 def train(track, down: dict, seed: int = 0) -> dict:
@@ -128,6 +169,8 @@ def test_server_goes_on_from_its_files_and_forgets():
     first.close()
     second.load_files(first.files())
     assert all(torch.equal(v, first.payload("")[k]) for k, v in second.payload("").items())
+    with pytest.raises(UserError, match="earlier version"):
+        second.load_files({k: v for k, v in first.files().items() if k != "global.images"})
     second.release()
     assert second.weights == second.controls == {}
 

@@ -3,11 +3,12 @@
     site k:  y <- w;  for every batch  y <- y - eta (g(y) + c - c_k)
              c_k+ = c_k - c + (w - y) / (steps * eta)                          (option II)
     server:  w <- w + sum_k (n_k / n) (y_k - w)
-             c <- c + (1 / K) sum over the sites that answered of (c_k+ - c_k)     K: all sites
+             c <- sum_k (n_k / n) c_k            of the sites that answered c_k is now c_k+, of the others as it was
 
 Karimireddy et al., "SCAFFOLD: stochastic controlled averaging for federated learning", ICML 2020, Algorithm 1, with a
-server step of 1. The paper weights the y_k equally; here by images, as our FedAvg does. c and all c_k start at zero,
-so round 1 is FedAvg. The wire carries 2 w each way: w and c down, y_k - w and c_k+ - c_k up.
+server step of 1. The paper weights all sites equally, in w and in c; here both go by images, as our FedAvg does: with
+c - c_k every site steps along c, so c has to be the gradient of what is minimised. c and all c_k start at zero, so
+round 1 is FedAvg. The wire carries 2 w each way: w and c down, y_k - w and c_k+ - c_k up.
 
 With `optimizer: sgd` g is the gradient, and c_k+ the mean of the site's gradients. With `adam`, the default, g is the
 step that Adam makes of the gradient and c_k+ the mean of these: c - c_k is added behind Adam, not in front, because it
@@ -21,6 +22,7 @@ Only float parameters have controls; buffers travel and are averaged as in FedAv
 from __future__ import annotations
 
 import torch
+from torch.nn import functional
 
 from fedsm.errors import UserError
 from fedsm.tracks.base import Tensors
@@ -28,7 +30,7 @@ from fedsm.tracks.fedavg import AveragedServer
 from fedsm.tracks.segmentation import SegmentationClient
 from fedsm.tracks.state import RunningMean, copy, part, prefixed
 
-_CONTROL = "control"
+_CONTROL, _IMAGES = "control", "images"
 
 
 def _weights(tensors: Tensors) -> Tensors:
@@ -43,7 +45,7 @@ class ScaffoldClient(SegmentationClient):
     """Trains the received model with corrected steps, and keeps c_k on the site's disk.
 
     A site without its c_k (a new disk) starts with zero again. The server's c, a sum of changes, keeps the lost one's
-    1 / K share for good: it is then no longer the mean of the c_k, and every site's correction is off by that share.
+    n_k / n share for good: it is then no longer the mean of the c_k, and every site's correction is off by that share.
     """
 
     def __init__(self, *args):
@@ -97,8 +99,9 @@ class ScaffoldServer(AveragedServer):
     """The shared network and its control c.
 
     Sites that did not answer a round take no part in w, and their share of c stays as it was: c remains the mean of
-    all c_k. An answer that came too late or was refused breaks that: the site has its c_k+, the server never added it,
-    and c is off by (c_k+ - c_k) / K from then on.
+    the c_k of all sites that have ever answered, each with the images that it had then. A site that has not, or that
+    joins later, has no share yet. An answer that came too late, was refused or clipped breaks that: the site has its
+    c_k+, the server never added it, and c is off by (n_k / n) (c_k+ - c_k) from then on.
     """
 
     def __init__(self, *args):
@@ -106,7 +109,12 @@ class ScaffoldServer(AveragedServer):
         with torch.random.fork_rng(devices=[]):
             names = list(_controlled(self.build()))
         self.controls = {name: torch.zeros_like(self.weights[name]) for name in names}
+        self.images = torch.zeros(len(self.sites))  # n_k of the sites that have a share of c
+        self._open()
+
+    def _open(self) -> None:
         self._changes = RunningMean(self.controls)
+        self._shared_by = float(self.images.sum())
 
     def payload(self, site: str) -> Tensors:
         return self.weights | prefixed(_CONTROL, self.controls)
@@ -119,29 +127,36 @@ class ScaffoldServer(AveragedServer):
 
     def merge(self, site: str, update: Tensors, n_images: int) -> None:
         super().merge(site, _weights(update), n_images)
-        self._changes.add(part(_CONTROL, update), 1)
+        k = self.sites.index(site)
+        if self.images[k] == 0:
+            self.images[k] = n_images
+        self._changes.add(part(_CONTROL, update), float(self.images[k]))
 
     def close(self) -> None:
         super().close()
         if self._changes.count:
-            share = self._changes.count / len(self.sites)
+            n, answered = float(self.images.sum()), self._changes.weight
             mean = self._changes.take()
-            self.controls = {name: c + share * mean[name] for name, c in self.controls.items()}
-        self._changes = RunningMean(self.controls)
+            self.controls = {
+                name: (self._shared_by / n) * c + (answered / n) * mean[name] for name, c in self.controls.items()
+            }
+        self._open()
 
     def files(self) -> dict[str, Tensors]:
-        return super().files() | {f"{self.name}.controls": self.controls}
+        return super().files() | {f"{self.name}.controls": self.controls, f"{self.name}.images": {_IMAGES: self.images}}
 
     def load_files(self, files: dict[str, Tensors]) -> None:
+        if f"{self.name}.images" not in files:
+            raise UserError("the checkpoint is of an earlier version, whose SCAFFOLD weighted c otherwise: train again")
         super().load_files(files)
         self.controls = files[f"{self.name}.controls"]
-        self._changes = RunningMean(self.controls)
+        self.images = files[f"{self.name}.images"][_IMAGES]
+        self._open()
 
     def join(self, files: dict[str, Tensors], new: list[str]) -> list[str]:
-        """A new site's c_k is zero: c, the mean of all c_k, shrinks by its share."""
-        share = 1 - len(new) / len(self.sites)
-        controls = f"{self.name}.controls"
-        files[controls] = {name: c * share for name, c in files[controls].items()}
+        """A new site has no share of c before it has answered."""
+        if images := files.get(f"{self.name}.images"):
+            images[_IMAGES] = functional.pad(images[_IMAGES], (0, len(new)))
         return super().join(files, new)
 
     def leave(self, files: dict[str, Tensors], site: str) -> None:
@@ -153,4 +168,4 @@ class ScaffoldServer(AveragedServer):
     def release(self) -> None:
         super().release()
         self.controls = {}
-        self._changes = RunningMean({})
+        self._open()
