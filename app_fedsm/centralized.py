@@ -13,13 +13,15 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from tqdm import tqdm
 
 from app_fedsm.cli import add_job_options, settings_of
-from app_fedsm.grid_rows import CENTRALIZED
+from app_fedsm.config import tracks_of
+from app_fedsm.grid_rows import CENTRALIZED, federated
 from app_fedsm.run_folder import PROGRESS
 from fedsm.client.site_settings import CACHE_BUDGET
 from fedsm.data.augment import augment_batch
@@ -29,6 +31,7 @@ from fedsm.data.site_folder import list_sites
 from fedsm.errors import UserError
 from fedsm.evaluation.candidates import evaluate_candidates
 from fedsm.evaluation.tables import dice_table
+from fedsm.nets import try_networks
 from fedsm.server.checkpoint import write_json
 from fedsm.server.record import Progress
 from fedsm.server.results import summarize
@@ -39,6 +42,11 @@ from fedsm.tracks.base import Batch
 from fedsm.tracks.fedavg import initial_weights
 from fedsm.tracks.segmentation import SegmentationClient
 from fedsm.tracks.state import copy
+
+_FEDERATED = (  # options of jobs that mean nothing here
+    "method", "selector_lr", "lam", "selector", "personal", "blend", "min_sites", "round_timeout", "round_retries",
+    "norm_check",
+)  # fmt: skip
 
 
 class Pool:
@@ -134,7 +142,7 @@ def run_centralized(settings: JobSettings, root: Path, names: list[str], out: Pa
     results = common | {"images": images, "settings": settings.to_dict(), "validation": validation}
     results |= summarize(evaluations, settings, names)
     manifest = common | {"labels": list(settings.task.labels), "versions": versions()}
-    manifest |= {"images": images, "scores": results["test"]}
+    manifest |= {"images": images, "scores": results["test"], "pooled": True}
     save_super_model(out / "super_model", settings, manifest, {GLOBAL: best}, {})
     write_json(out / "results.json", results)
     return results
@@ -148,13 +156,17 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, required=True, metavar="ROOT", help="folder with one sub-folder a site")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where results.json is written")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="where decoded images are kept (default: in memory)")
-    add_job_options(parser)
+    add_job_options(parser, without=_FEDERATED)
     args = parser.parse_args(argv)
     try:
         if (args.out / "results.json").exists():
             raise UserError(f"{args.out} holds results already; choose another folder")
-        settings = settings_of(args)
-        results = run_centralized(settings, args.data, list_sites(args.data), args.out, args.cache)
+        settings = replace(settings_of(args, federated(CENTRALIZED)), method=CENTRALIZED)
+        if settings.tracks != tracks_of(federated(CENTRALIZED)):
+            raise UserError("one network on all images has no tracks to be set: leave out --set tracks...")
+        sites = list_sites(args.data)
+        try_networks(settings, len(sites))
+        results = run_centralized(settings, args.data, sites, args.out, args.cache)
     except UserError as e:
         print(f"fedsm: error: {e}", file=sys.stderr)
         return 2

@@ -69,13 +69,14 @@ def add_job_options(parser: argparse.ArgumentParser, without: tuple[str, ...] = 
     parser.set_defaults(job_options=[*added, "overrides"])
 
 
-def settings_of(args: argparse.Namespace):
+def settings_of(args: argparse.Namespace, method: str | None = None):
+    """The settings that the options of a job come to; `method`: instead of the one that was asked for."""
     from app_fedsm.config import build_settings
 
     given = {name: getattr(args, name) for name in args.job_options}
     if given["task"] is None:
         raise UserError("--task is missing; see `fedsm run --help`")
-    given["method"] = given["method"] or "fedsm"
+    given["method"] = method or given.get("method") or "fedsm"
     return build_settings(**given)
 
 
@@ -132,9 +133,10 @@ def _job_export(args: argparse.Namespace) -> int:
     from app_fedsm.federation_commands import parse_gpus
     from app_fedsm.jobs import job_name
     from app_fedsm.recipe import FedSMRecipe
+    from fedsm.nets import try_networks
 
     name = args.name or job_name(settings)
-
+    try_networks(settings, settings.min_sites)
     try:
         FedSMRecipe(settings, name, args.resume_from, args.byoc, parse_gpus(args.gpus or [])).export(str(args.out))
     except (ValueError, RuntimeError) as e:  # FLARE's words on names and on folders that are not ours

@@ -65,11 +65,11 @@ def job_settings(options: dict[str, Any], choose: str | None, choice: Any, seed:
     task, method = plain.pop("task", None), plain.pop("method", "fedsm")
     if task is None:
         raise UserError("task is missing; set it in `base`, or with --task")
-    settings = build_settings(task, _federated(method), overrides=overrides, seed=seed, **plain)
+    settings = build_settings(task, federated(method), overrides=overrides, seed=seed, **plain)
     return dataclasses.replace(settings, method=method)
 
 
-def _federated(method: str) -> str:
+def federated(method: str) -> str:
     """The method of which centralized training has the network and the loss."""
     return {CENTRALIZED: "fedavg"}.get(method, method)
 
@@ -88,6 +88,9 @@ def expand_rows(file: dict, base: dict[str, Any]) -> tuple[list[Row], list[str]]
             left_out.append(str(e))
     if not rows:
         raise UserError(f"no row fits; {left_out[0]}")
+    for key in base:
+        if key != file["choose"] and not any(key in row.options for row in rows):
+            raise UserError(f"option {key!r} means nothing to any row: it would be ignored")
     folders: dict[str, str] = {}
     for row in rows:
         if folders.setdefault(slug(row.name), row.name) != row.name:
@@ -125,7 +128,7 @@ def _fitting(base: dict[str, Any], own: dict[str, Any], choose: str | None) -> d
     method = (base | own).get("method", "fedsm")
     if not isinstance(method, str):
         return base
-    method, tracks = _federated(method), tracks_of(_federated(method))
+    method, tracks = federated(method), tracks_of(federated(method))
     kinds = {key: own.get(key, base.get(key)) for key in ("personal", "selector")}
     kinds = {key: kind for key, kind in kinds.items() if isinstance(kind, str)}  # several may be there to choose from
     kinds = {key: kind for key, kind in kinds.items() if key in own or not why_unfit(key, method, **kinds)}

@@ -260,7 +260,7 @@ def report(experiment: Experiment, outcomes: Outcomes, sites: list[str], notes: 
     if experiment.leave_one_out:
         text += "\nHow often each model was selected for the unseen site:\n\n"
         text += as_markdown(table_lines(experiment, outcomes, sites, selection=True))
-    if experiment.choose:
+    if any(row.choices[1:] for row in experiment.rows):
         text += (
             f"\n{experiment.choose} was chosen for each row on the validation images of seed {experiment.seeds[0]}:\n\n"
         )

@@ -20,6 +20,7 @@ from fedsm.server.evaluation import MODEL, EvaluationController
 from fedsm.server.forget_controller import ForgetController
 from fedsm.settings import JobSettings
 from fedsm.task_names import SCORE
+from fedsm.tracks import check_options
 
 POLL_SECONDS = 0.2  # FLARE's clients ask for work every 2 s by default, which doubles a short round
 
@@ -31,6 +32,9 @@ class _FedSMJob(Recipe):
         job: the job.
         byoc: carry the code inside the job. Default: the sites have installed the package.
         sites: the job goes to these alone; default: to all that are connected when it starts.
+
+    Raises:
+        UserError: the tracks cannot work with any number of sites.
     """
 
     def __init__(self, job: FedJob, byoc: bool, sites: list[str] | None):
@@ -76,6 +80,7 @@ class FedSMRecipe(_FedSMJob):
         self, settings: JobSettings, name: str, resume_from: str = "", byoc: bool = False,
         resources: dict[str, dict] | None = None, sites: list[str] | None = None,
     ):  # fmt: skip
+        check_options(settings)
         job = FedJob(name=name, min_clients=settings.min_sites)
         for site, needed in (resources or {}).items():
             job.job.add_resource_spec(site, needed)

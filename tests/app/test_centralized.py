@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 import torch
 
 from app_fedsm.centralized import Pool, main, train
@@ -39,7 +40,9 @@ def test_results_are_those_of_a_run(data_root, tmp_path, capsys):
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert results["method"] == "centralized" and set(results["test"]["global"]["per_site"]) == set(SITES)
     assert len(results["validation"]["history"]) == 2
-    assert (tmp_path / "out" / "super_model" / "manifest.json").is_file()
+    assert results["settings"]["method"] == "centralized"
+    card = (tmp_path / "out" / "super_model" / "MODEL_CARD.md").read_text()
+    assert "A U-Net trained on the images of 3 sites in one place." in card and "stayed at the site" not in card
     assert "client avg" in capsys.readouterr().out
     told = summary(events_of(tmp_path / "out"))
     assert told.startswith("round 2 of 2 done, 3 of 3 sites answered, validation Dice global 0.")
@@ -50,6 +53,28 @@ def test_results_are_not_overwritten(data_root, tmp_path, capsys):
     assert main([*TINY, "--data", str(data_root), "--out", str(tmp_path)]) == 2
     assert "holds results already" in capsys.readouterr().err
     assert (tmp_path / "results.json").read_text() == "{}"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--size", "33"], "at 33 px"),
+        (["--set", "task.unet.norm=FOO"], "no network of these settings"),
+        (["--set", "tracks.nosuch.x=1"], "no tracks to be set"),
+        (["--set", "tracks.global.kind=scaffold"], "no tracks to be set"),
+    ],
+)
+def test_bad_options_are_one_line_before_any_work(data_root, tmp_path, capsys, options, words):
+    assert main([*TINY, "--data", str(data_root), "--out", str(tmp_path / "out"), *options]) == 2
+    assert words in (err := capsys.readouterr().err) and err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_options_of_federations_are_not_taken(data_root, tmp_path, capsys):
+    for option in (["--method", "fedsm"], ["--selector", "gradient"], ["--blend"]):
+        with pytest.raises(SystemExit):
+            main([*TINY, "--data", str(data_root), "--out", str(tmp_path / "out"), *option])
+        assert "unrecognized arguments" in capsys.readouterr().err
 
 
 def test_missing_data_is_one_line(tmp_path, capsys):

@@ -62,6 +62,12 @@ def test_an_option_for_all_rows_makes_no_row_another_method(name, option):
             assert two.tracks["personal"]["kind"] == one.tracks["personal"]["kind"]
 
 
+@pytest.mark.parametrize("key", ["tracks.globl.mu", "tracks.personal.prox", "lam", "selector"])
+def test_an_option_that_means_nothing_to_any_row_is_refused(key):
+    with pytest.raises(UserError, match=f"option '{key}' means nothing to any row"):
+        build("{runs: {A: {method: fedavg}, B: {method: fedprox}}}", {key: "gradient" if key == "selector" else 0.5})
+
+
 def test_points_of_the_axes_that_do_not_go_together():
     """FedAvg has no personal model, and Ditto no lam: refused, or left out and named."""
     grid = "{axes: {method: [fedavg, fedsm], personal: [softpull, ditto], lam: [0.6, 0.7]}"

@@ -118,6 +118,14 @@ def test_the_learning_rate_is_chosen_on_validation_images_of_the_first_seed(tmp_
     assert "on the validation images of seed 0" in text and "|    0.1 |" in text
 
 
+def test_one_value_is_no_choice(tmp_path):
+    grid = make_grid(build("{choose: lr, base: {lr: [0.1, 0.2]}}", {"lr": 0.3}, out=tmp_path / "out"), tmp_path)
+    grid.out.mkdir()
+    assert run_grid(grid, starter(lambda run: (0.5, 0.5))) == 0
+    assert [run.choice for run in grid.first()] == [0.3]
+    assert "chosen" not in (grid.out / "table.md").read_text()
+
+
 def test_validation_score_of_personal_models_is_pooled_over_images():
     """0.9 on 1 image and 0.5 on 3: (0.9 + 1.5) / 4 = 0.6."""
     scores = {"personal.a": {"score": 0.9}, "personal.b": {"score": 0.5}}

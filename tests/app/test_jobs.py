@@ -86,6 +86,29 @@ def test_a_personal_kind_that_does_not_fit_is_one_line(tmp_path, capsys, command
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--method", "fedsm-extra", "--rounds", "20"], "own rounds (50) must be fewer than all rounds (20)"),
+        (["--set", "tracks.selector.descriptor=foo"], "descriptor must be one of image, image+random, encoder"),
+        (["--set", "tracks.global.kind=ditto"], "'global' cannot be of kind 'ditto': it can be fedavg, fedprox, sca"),
+        (["--set", "tracks.personal.kind=selector_fedavg"], "'personal' cannot be of kind 'selector_fedavg'"),
+        (["--set", "tracks.mine.kind=fedavg"], "'mine' cannot be of kind 'fedavg': tracks are global, personal"),
+        (["--method", "fedprox", "--set", "tracks.global.mu=-1"], "mu must be a number at least 0"),
+        (["--lam", "0"], "lam must be in [1/K, 1], got 0"),
+        (["--set", "task.unet.norm=FOO"], "no network of these settings"),
+    ],
+)
+def test_what_no_number_of_sites_can_train_is_not_exported(tmp_path, capsys, options, words):
+    assert main(["job", "export", "--task", "retinal", "--out", str(tmp_path / "out"), *options]) == 2
+    assert words in (err := capsys.readouterr().err) and err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_lam_for_many_sites_is_exported(tmp_path):
+    assert main(["job", "export", "--task", "retinal", "--lam", "0.05", "--out", str(tmp_path)]) == 0
+
+
 def test_what_a_method_has_anyway_may_be_asked_for():
     for method, asked in (("fedsm-extra", {"selector": "extra"}), ("fedsm-ensemble", {"personal": "softpull"})):
         assert build_settings("retinal", method, **asked) == build_settings("retinal", method)

@@ -58,13 +58,23 @@ def test_loss_reaches_the_selector_through_the_mixture():
     assert track.net.z.grad.tolist() == pytest.approx([-0.078125, 0.078125], abs=1e-4)
 
 
-def test_all_networks_go_down_the_global_one_first():
-    tracks = server_tracks(small_settings(method="fedsm-ensemble"), SITES)
-    tracks["global"].weights = {key: value + 1 for key, value in tracks["global"].weights.items()}
-    down = tracks["selector"].payload(SITES[0])
-    assert {k.split("/")[1] for k in down if k.startswith("model/")} == {"0", "1", "2", "3"}
-    for key, value in tracks["global"].weights.items():
-        assert torch.equal(down[f"model/0/{key}"], value) and not torch.equal(down[f"model/1/{key}"], value)
+def test_a_site_gets_every_network_once():
+    """The other sites' personal ones come with the selector; the global and its own with their tracks."""
+    settings = small_settings(method="fedsm-ensemble")
+    servers = server_tracks(settings, SITES)
+    servers["global"].weights = {key: value + 9 for key, value in servers["global"].weights.items()}
+    first = servers["personal"].payload(SITES[0])
+    servers["personal"].load_files(
+        {f"personal.{site}": {key: value + k for key, value in first.items()} for k, site in enumerate(SITES)}
+    )
+    down = servers["selector"].payload(SITES[1])
+    assert {k.split("/")[1] for k in down if k.startswith("model/")} == {"0", "2"}
+    clients = client_tracks(settings, 1, len(SITES), torch.device("cpu"))
+    for name, track in clients.items():
+        track.receive(servers[name].payload(SITES[1]))
+    wanted = [servers["global"].weights, *(servers["personal"].payload(s) for s in SITES)]
+    for net, weights in zip(clients["selector"]._nets, wanted, strict=True):
+        assert all(torch.equal(value, weights[key]) for key, value in net.state_dict().items())
 
 
 def test_a_selector_of_other_outputs_is_refused():

@@ -196,7 +196,7 @@ def test_encoder_needs_one_global_network():
     with pytest.raises(UserError, match="needs a track `global`"):
         check_tracks(alone, SITES)
     kept = "{global: {kind: local}, selector: {kind: selector_statistics, descriptor: encoder}}"
-    with pytest.raises(UserError, match="needs a track `global`"):
+    with pytest.raises(UserError, match="'global' cannot be of kind 'local'"):
         server_tracks(small_settings(overrides=[f"tracks={kept}"]), SITES)
 
 

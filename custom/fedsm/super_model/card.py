@@ -31,17 +31,19 @@ def render_card(manifest: dict, evaluation: dict | None = None) -> str:
 
     Args:
         manifest: the super model's; `images` (site -> part -> count) and `scores` (as `test` in results.json) are
-            shown where it has them.
+            shown where it has them; `pooled` says that all images were in one place.
         evaluation: the content of evaluation.json of its test images, which adds intervals.
     """
     job, task = manifest["settings"], manifest["settings"]["task"]
     title = f"# Model card: {manifest['method']} for {manifest['task']}"
+    sites = len(manifest["sites"])
     what = (
-        f"A super model of {len(manifest['sites'])} sites: one U-Net for all, one for each site"
-        f" and a selector that chooses among them."
+        f"A super model of {sites} sites: one U-Net for all, one for each site and a selector that chooses among them."
         if manifest["selector"] != "none"
-        else f"U-Nets trained at {len(manifest['sites'])} sites, without a selector."
+        else f"U-Nets trained at {sites} sites, without a selector."
     )
+    if manifest.get("pooled"):
+        what = f"A U-Net trained on the images of {sites} sites in one place."
     versions = ", ".join(f"{name} {number}" for name, number in manifest.get("versions", {}).items())
     size = job["size"]
     settings = {
@@ -62,7 +64,8 @@ def render_card(manifest: dict, evaluation: dict | None = None) -> str:
 
 def _data(manifest: dict) -> str:
     images = manifest.get("images") or {}
-    head = "## Data\n\nEach site's images stayed at the site; these are counts of images (slices of volumes).\n\n"
+    where = "All images were in one place" if manifest.get("pooled") else "Each site's images stayed at the site"
+    head = f"## Data\n\n{where}; these are counts of images (slices of volumes).\n\n"
     if not images:
         return head + f"Sites: {', '.join(manifest['sites'])}. Their counts were not written down."
     rows = [f"| {site} | {n['train']} | {n['validation']} | {n['test']} |" for site, n in images.items()]

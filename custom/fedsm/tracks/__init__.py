@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -49,6 +50,13 @@ class Kind:
     selector: type | None = None
     options: dict[str, Number | Choice] | None = field(default_factory=dict)
     personal: bool = False
+
+    @property
+    def track(self) -> str:
+        """The name of the tracks that are of this kind."""
+        if self.selector:
+            return "selector"
+        return "personal" if issubclass(self.server, (KeptServer, SoftPullServer)) else "global"
 
 
 KINDS = {
@@ -146,8 +154,22 @@ def check_tracks(settings: JobSettings, sites: list[str]) -> None:
         raise UserError(f"FedSM needs at least 2 sites, got {len(sites)}: {', '.join(sites) or 'none'}")
     if settings.min_sites > len(sites):
         raise UserError(f"min_sites is {settings.min_sites}, but there are {len(sites)} sites")
+    check_options(settings, len(sites))
+
+
+def check_options(settings: JobSettings, n_sites: float = math.inf) -> None:
+    """Refuses tracks whose kind or options cannot work with so many sites; inf: with any number of them.
+
+    Raises:
+        UserError: with the remedy.
+    """
     for name, spec in settings.tracks.items():
-        kind_of(name, spec).server.check(settings, _options(name, spec), len(sites))
+        kind = kind_of(name, spec)
+        if name != kind.track:
+            fit = [known for known, other in KINDS.items() if other.track == name]
+            known = f"it can be {', '.join(fit)}" if fit else "tracks are global, personal and selector"
+            raise UserError(f"track {name!r} cannot be of kind {spec['kind']!r}: {known}")
+        kind.server.check(settings, _options(name, spec), n_sites)
 
 
 def server_tracks(settings: JobSettings, sites: list[str]) -> dict[str, ServerTrack]:

@@ -134,8 +134,8 @@ class ServerTrack(ABC):
         """Told before each of its rounds how to get at the best models so far of the tracks that are done."""
 
     @classmethod
-    def check(cls, settings: JobSettings, options: dict, n_sites: int) -> None:
-        """Refuses what cannot work with so many sites, before anything costs time.
+    def check(cls, settings: JobSettings, options: dict, n_sites: float) -> None:
+        """Refuses what cannot work with so many sites (inf: any number), before anything costs time.
 
         Raises:
             UserError: with the remedy.

@@ -139,6 +139,6 @@ class LinkedServer(KeptServer):
     """The server's half of a `LinkedClient`."""
 
     @classmethod
-    def check(cls, settings: JobSettings, options: dict, n_sites: int) -> None:
+    def check(cls, settings: JobSettings, options: dict, n_sites: float) -> None:
         if next(iter(settings.tracks)) != "global":  # a batch steps the tracks in this order
             raise UserError("a personal track that learns beside the global one needs `global` as the first track")

@@ -65,7 +65,7 @@ class PFedMeServer(SharedKeptServer):
     """
 
     @classmethod
-    def check(cls, settings: JobSettings, options: dict, n_sites: int) -> None:
+    def check(cls, settings: JobSettings, options: dict, n_sites: float) -> None:
         reach = options["outer_lr"] * options["prox"]
         if reach > 1 + 1e-9:
             raise UserError(

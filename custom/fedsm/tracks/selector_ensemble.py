@@ -6,7 +6,8 @@
     server:  w_s <- sum_k (n_k / n) w_{s,k}
 
 Xu et al., CVPR 2022, "Ensemble": the paper's negative example, kept as an ablation. Every site needs all K + 1
-networks in every round: the wire carries (K + 1) w + w_s down. The paper supposes networks that are trained already;
+networks in every round; two of them come with their own tracks, so the selector's carries the other sites' (K - 1) w
+and w_s down. The paper supposes networks that are trained already;
 here the selector learns beside them, from those of the round, so that no rounds are added. The super model is made of
 each network's best round, a combination that the selector has not seen just so.
 """
@@ -23,7 +24,7 @@ from fedsm.evaluation.dice import dice_per_image
 from fedsm.nets import build_unet
 from fedsm.settings import JobSettings
 from fedsm.super_model.inference import mix
-from fedsm.tracks.base import MIXTURE, Batch, ServerTrack, Tensors
+from fedsm.tracks.base import MIXTURE, Batch, ClientTrack, ServerTrack, Tensors
 from fedsm.tracks.selector_fedavg import NetworkSelector, SelectorClient, SelectorFedAvgServer
 from fedsm.tracks.state import copy, part, prefixed
 
@@ -39,9 +40,14 @@ class EnsembleClient(SelectorClient):
         self._nets = [build_unet(self.settings.task).to(self.device).eval() for _ in range(models)]
         self._dice_loss = DiceLoss()
 
+    def link(self, tracks: dict[str, ClientTrack]) -> None:
+        self._global, self._personal = tracks["global"], tracks["personal"]
+
     def receive(self, payload: Tensors) -> None:
         super().receive(part("net", payload))
-        models = [part(f"model/{k}", payload) for k in range(len(self._nets))]
+        models = [part(f"model/{k}", payload) for k in range(self.n_sites)]
+        models[self.index] = self._personal.received
+        models.insert(0, self._global.received)
         for net, weights in zip(self._nets, models, strict=True):
             net.load_state_dict(weights)
         self._alike = all(torch.equal(w[key], models[0][key]) for w in models[1:] for key in w)
@@ -74,38 +80,41 @@ class EnsembleServer(SelectorFedAvgServer):
     """FedAvg of the selectors; sites that did not answer take no part."""
 
     first = 1
-    _models: Tensors = {}
+    _models: list[Tensors] = []  # as they were when the round began
 
     @classmethod
-    def check(cls, settings: JobSettings, options: dict, n_sites: int) -> None:
+    def check(cls, settings: JobSettings, options: dict, n_sites: float) -> None:
         if settings.tracks.get("personal", {}).get("kind") != "softpull":
             raise UserError("the ensemble mixes personal networks that travel in every round: use softpull")
-        if "global" not in settings.tracks:
-            raise UserError("the ensemble needs the track `global`: it mixes that network too")
+        if not {"global", "personal"} <= set(list(settings.tracks)[:2]):  # it looks at what these have received
+            raise UserError("the ensemble needs the tracks `global` and `personal` before it: it mixes their networks")
 
     def link(self, tracks: dict[str, ServerTrack]) -> None:
-        self._global, self._personal = tracks["global"], tracks["personal"]
+        self._personal = tracks["personal"]
 
     def open(self, candidates: Callable[[], dict[str, Tensors]]) -> None:
         """Copies the networks: their own change as sites answer, while others still download."""
-        self._models = self._networks(copied=True)
+        self._models = [copy(weights) for weights in self._networks()]
 
-    def _networks(self, copied: bool = False) -> Tensors:
-        networks = [self._global.weights, *(self._personal.payload(site) for site in self.sites)]
-        models: Tensors = {}
+    def _networks(self) -> list[Tensors]:
+        return [self._personal.payload(site) for site in self.sites]
+
+    def _payload(self, site: str, networks: list[Tensors]) -> Tensors:
+        """The selector, and the personal networks of the other sites."""
+        models = prefixed("net", self.weights)
         for k, weights in enumerate(networks):
-            models |= prefixed(f"model/{k}", copy(weights) if copied else weights)
+            models |= prefixed(f"model/{k}", weights) if self.sites[k] != site else {}
         return models
 
     def payload(self, site: str) -> Tensors:
-        return prefixed("net", self.weights) | (self._models or self._networks())
+        return self._payload(site, self._models or self._networks())
 
     def final_payload(self, site: str) -> Tensors:
-        return prefixed("net", self.weights) | self._networks()
+        return self._payload(site, self._networks())
 
     def close(self) -> None:
         super().close()
-        self._models = {}
+        self._models = []
 
 
 class EnsembleSelector(NetworkSelector):

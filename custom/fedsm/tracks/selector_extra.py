@@ -105,7 +105,7 @@ class ExtraServer(SelectorFedAvgServer):
         self._answered: set[str] = set()
 
     @classmethod
-    def check(cls, settings: JobSettings, options: dict, n_sites: int) -> None:
+    def check(cls, settings: JobSettings, options: dict, n_sites: float) -> None:
         if options["rounds"] >= settings.rounds:
             raise UserError(
                 f"the selector's own rounds ({options['rounds']}) must be fewer than all rounds ({settings.rounds});"

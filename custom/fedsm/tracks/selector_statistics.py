@@ -28,9 +28,7 @@ from fedsm.errors import UserError
 from fedsm.settings import JobSettings
 from fedsm.tracks.base import Batch, ClientTrack, ServerTrack, SilentServer, Tensors, is_fraction
 from fedsm.tracks.descriptor import DESCRIPTORS, ENCODER, IMAGE, build_descriptor, length_of
-from fedsm.tracks.fedavg import AveragedServer
 from fedsm.tracks.gaussian import StatisticsSelector, gaussian_classes, pack, sums_template
-from fedsm.tracks.kept import KeptServer
 from fedsm.tracks.network_features import encoder_weights
 from fedsm.tracks.private_sums import PrivateSums
 from fedsm.tracks.state import prefixed
@@ -131,15 +129,12 @@ class StatisticsServer(SilentServer):
         self.shrinkage = ENCODER_SHRINKAGE if self._late else SHRINKAGES[0]
 
     @classmethod
-    def check(cls, settings: JobSettings, options: dict, n_sites: int) -> None:
+    def check(cls, settings: JobSettings, options: dict, n_sites: float) -> None:
         if options["descriptor"] == ENCODER and "global" not in settings.tracks:
             raise UserError(_NEEDS_GLOBAL)
 
     def link(self, tracks: dict[str, ServerTrack]) -> None:
         self._global = tracks.get("global")
-        shared = isinstance(self._global, AveragedServer) and not isinstance(self._global, KeptServer)
-        if self._late and not shared:
-            raise UserError(_NEEDS_GLOBAL)
 
     def close(self) -> None:
         """What an encoder of an earlier round saw is old now, and will be handed over again."""

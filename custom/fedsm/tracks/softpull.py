@@ -22,14 +22,15 @@ from fedsm.tracks.state import add_, copy
 _BLOCK = 128 * 1024  # entries pulled at a time
 
 
-def check_lam(lam: float, n_sites: int) -> None:
+def check_lam(lam: float, n_sites: float) -> None:
     """Refuses a lam outside [1/K, 1].
 
     Raises:
         UserError: with the range allowed.
     """
-    if not isinstance(lam, (int, float)) or not math.isfinite(lam) or not 1 / n_sites - 1e-9 <= lam <= 1:
-        raise UserError(f"lam must be in [1/K, 1] = [{1 / n_sites:.4g}, 1] for {n_sites} sites, got {lam}")
+    if not isinstance(lam, (int, float)) or not math.isfinite(lam) or not max(1 / n_sites - 1e-9, 1e-9) <= lam <= 1:
+        known = f" = [{1 / n_sites:.4g}, 1] for {n_sites} sites" if math.isfinite(n_sites) else ""
+        raise UserError(f"lam must be in [1/K, 1]{known}, got {lam}")
 
 
 def soft_pull_(weights: list[Tensors], lam: float) -> None:
@@ -95,7 +96,7 @@ class SoftPullServer(ServerTrack):
         self._answered: set[str] = set()
 
     @classmethod
-    def check(cls, settings: JobSettings, options: dict, n_sites: int) -> None:
+    def check(cls, settings: JobSettings, options: dict, n_sites: float) -> None:
         unknown = [name for name in options if name != "lam"]
         if unknown:
             raise UserError(f"softpull takes no option {unknown[0]!r}; known: lam")
