@@ -8,8 +8,10 @@
 
 Fallah, Mokhtari and Ozdaglar, "Personalized federated learning with theoretical guarantees: a model-agnostic
 meta-learning approach", NeurIPS 2020. a is `inner_lr`. H v is (grad f(w + d v) - grad f(w - d v)) / 2d, as in their
-HF variant; they draw a third batch for H, we take D, which makes `hf` the derivative of f(w~(w); D') itself. The
-paper's outer step is SGD; here it is Adam, whose moments stay at the site.
+HF variant; they draw a third batch for H, we take D, which makes `hf` the derivative of f(w~(w); D') itself, as far as
+the difference is good. Against double backward, on the default U-Net and two batches of nuclei, it was 7 % off (cosine
+0.998) after 80 steps of training and 133 % (cosine 0.59) at the first weights; there 63 % at best, with a d v ten
+times longer. The paper's outer step is SGD; here it is Adam, whose moments stay at the site.
 
 A last batch without a partner is its own (D' = D): no image is left out, and a site of one batch learns too.
 theta_k starts each round from the received w and takes its steps on the round's first batches (fewer, where the pass
