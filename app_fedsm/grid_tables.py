@@ -28,9 +28,11 @@ class Line:
 def validation_score(show: str, results: dict) -> float:
     """The Dice on all validation images of what a row shows: that which may choose a learning rate.
 
-    A selector without a threshold has no score of its own there: then the personal models' own, among which it selects.
+    A selector without a threshold has no gamma: its score is that of its best round, the Dice of what it made then.
     """
     best = results["validation"]["best"]
+    if show == "super_model" and results["gamma"] is None and "selector" in best:
+        return best["selector"]["score"]
     if show in ("super_model", "blend") and results["gamma"] is not None:
         return next(row["validation"] for row in results["gamma_sweep"] if row["gamma"] == results["gamma"])
     images = {s: n["validation"] for s, n in results["images"].items() if personal(s) in best}

@@ -126,6 +126,13 @@ def test_one_value_is_no_choice(tmp_path):
     assert "chosen" not in (grid.out / "table.md").read_text()
 
 
+def test_validation_score_of_a_selector_without_threshold_is_its_own():
+    best = {"global": {"score": 0.9}, "personal.a": {"score": 0.8}, "selector": {"score": 0.3}}
+    content = {"gamma": None, "validation": {"best": best}, "images": {"a": {"validation": 1}}}
+    assert validation_score("super_model", content) == 0.3
+    assert validation_score("global", content) == 0.9 and validation_score("personal_own", content) == 0.8
+
+
 def test_validation_score_of_personal_models_is_pooled_over_images():
     """0.9 on 1 image and 0.5 on 3: (0.9 + 1.5) / 4 = 0.6."""
     scores = {"personal.a": {"score": 0.9}, "personal.b": {"score": 0.5}}

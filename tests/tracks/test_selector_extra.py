@@ -38,13 +38,38 @@ def test_label_is_the_model_with_the_lowest_loss():
     track._models = [Constant(level) for level in (0.0, 20.0, -20.0, 2.2)]
     images = torch.rand(2, 3, 4, 4)
     truth = torch.stack([torch.ones(2, 4, 4), torch.zeros(2, 4, 4)])
-    assert track._label([(images, truth)]).tolist() == [1, 2]
+    track.prepare([(images, truth)])
+    assert track._known["labels"].tolist() == [1, 2]
+
+
+def test_score_is_the_dice_of_what_is_chosen():
+    """Models that mark nothing (0), everything (1), nothing, everything; two images, truth all 1 and all 0.
+
+    Dice of the four: 0 1 0 1 and 1 0 1 0. A selector that names model 3 for the first scores 1 there, though model 1 is
+    the first of the best; naming 1 for the second scores 0: mean 0.5.
+    """
+
+    class Names(nn.Module):
+        def __init__(self, *models):
+            super().__init__()
+            self.models = models
+
+        def forward(self, x):
+            return nn.functional.one_hot(torch.tensor(self.models), 4).float()
+
+    track = client()
+    track._models = [Constant(level) for level in (-1.0, 1.0, -1.0, 1.0)]
+    batch = torch.rand(2, 3, 4, 4), torch.stack([torch.ones(2, 4, 4), torch.zeros(2, 4, 4)])
+    for names, score in (((3, 1), 0.5), ((3, 2), 1.0), ((0, 1), 0.0)):
+        track.net = Names(*names)
+        assert track.validate([batch]) == {"score": score, "images": 2}
+        track._models = []  # the Dice of all models are kept
 
 
 def test_every_step_sees_the_labels_of_its_own_images():
     """Cross entropy of logits 0: log(4) whatever the label; of logits that favour label 2 only where it is 2."""
     track = client()
-    track._best["train"] = torch.tensor([0, 2, 1])
+    track._known["labels"] = torch.tensor([0, 2, 1])
     logits = torch.tensor([[0.0, 0.0, 30.0, 0.0]])
     track.see(torch.tensor([1]))
     assert track.loss(logits, None).item() == pytest.approx(0, abs=1e-6)
@@ -54,10 +79,10 @@ def test_every_step_sees_the_labels_of_its_own_images():
 
 def test_labels_survive_a_restart():
     track = client()
-    track._best = {"train": torch.tensor([0, 3]), "validation": torch.tensor([1])}
+    track._known = {"labels": torch.tensor([0, 3]), "dice": torch.tensor([[0.5, 1.0]])}
     again = client()
     again.load_state(track.state())
-    assert again._best["train"].tolist() == [0, 3] and again._best["validation"].tolist() == [1]
+    assert again._known["labels"].tolist() == [0, 3] and again._known["dice"].tolist() == [[0.5, 1.0]]
 
 
 def test_lost_labels_are_an_error_that_says_so():

@@ -8,7 +8,8 @@
     inference: the model argmax f_s(x); no threshold
 
 Xu et al., CVPR 2022, FedSM-extra. The paper prints L(h, h_k); we read L(h_k, y), y the ground truth. A site gets the
-K + 1 networks once, computes the labels of its images once and keeps them on its disk.
+K + 1 networks once, computes the labels of its images once and keeps them on its disk. The selector that is kept is the
+one whose choices have the best Dice on the validation images.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ from torch import nn
 from torch.nn import functional
 
 from fedsm.errors import UserError
+from fedsm.evaluation.dice import dice_per_image
 from fedsm.nets import build_unet
 from fedsm.settings import JobSettings
 from fedsm.tracks.base import DIRECT, Batch, Tensors
 from fedsm.tracks.selector_fedavg import NetworkSelector, SelectorClient, SelectorFedAvgServer
 from fedsm.tracks.state import part, prefixed
+
+_LABELS, _DICE = "labels", "dice"
 
 
 class ExtraClient(SelectorClient):
@@ -36,7 +40,7 @@ class ExtraClient(SelectorClient):
     def __init__(self, *args):
         super().__init__(*args)
         self._models: list[nn.Module] = []
-        self._best: Tensors = {}  # part of the data -> the best model of every image, in their order
+        self._known: Tensors = {}  # of every image, in their order: labels of training, Dice of validation images
 
     def receive(self, payload: Tensors) -> None:
         super().receive(part("net", payload))
@@ -45,48 +49,52 @@ class ExtraClient(SelectorClient):
             self._models = [build_unet(self.settings.task).to(self.device).eval() for _ in range(self.n_sites + 1)]
             for m, net in enumerate(self._models):
                 net.load_state_dict(part(str(m), models))
-            self._best = {}
+            self._known = {}
 
     @torch.no_grad()
-    def _label(self, batches: Iterable[Batch]) -> torch.Tensor:
-        """The model with the lowest loss for each image; the first of equals, so the global one."""
+    def _judge(self, batches: Iterable[Batch], judge: Callable) -> torch.Tensor:
+        """(images, K + 1): what `judge(logits, truth)` says of every model for each image."""
         if not self._models:
             raise UserError("the labels of the images are lost: they come with the models in the next round")
-        loss = DiceLoss(sigmoid=True, reduction="none")
-        rows = [torch.stack([loss(net(x), y).flatten(1).mean(1) for net in self._models]).argmin(0) for x, y in batches]
-        return torch.cat(rows).cpu()
+        return torch.cat([torch.stack([judge(net(x), y) for net in self._models], 1) for x, y in batches]).cpu()
 
     @torch.no_grad()
     def validate(self, batches: Iterable[Batch]) -> dict:
-        """How often the selector names the best model."""
+        """Dice of the models that the selector chooses.
+
+        Not how often it names the best one: where models are alike that hardly matters, and where they are not it is
+        all that does.
+        """
         self.net.eval()
-        chosen, best = [], []
+        chosen, dice = [], []
         for x, y in batches:
             chosen.append(self.forward(x).argmax(1).cpu())
-            if "validation" not in self._best:
-                best.append(self._label([(x, y)]))
-        if best:
-            self._best["validation"] = torch.cat(best)
-        hits = (torch.cat(chosen) == self._best["validation"]).float()
-        return {"score": hits.mean().item(), "images": len(hits)}
+            if _DICE not in self._known:
+                dice.append(self._judge([(x, y)], lambda logits, y: dice_per_image(logits > 0, y > 0).mean(1)))
+        if dice:
+            self._known[_DICE] = torch.cat(dice)
+        scores = self._known[_DICE].gather(1, torch.cat(chosen)[:, None])
+        return {"score": scores.mean().item(), "images": len(scores)}
 
     def prepare(self, batches: Iterable[Batch]) -> None:
-        if "train" not in self._best:
-            self._best["train"] = self._label(batches)
+        """Labels the training images with the model of the lowest loss; the first of equals, so the global one."""
+        if _LABELS not in self._known:
+            loss = DiceLoss(sigmoid=True, reduction="none")
+            self._known[_LABELS] = self._judge(batches, lambda logits, y: loss(logits, y).flatten(1).mean(1)).argmin(1)
         self._models = []
 
     def see(self, rows: torch.Tensor) -> None:
         self._rows = rows
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        return functional.cross_entropy(logits, self._best["train"][self._rows].to(logits.device))
+        return functional.cross_entropy(logits, self._known[_LABELS][self._rows].to(logits.device))
 
     def state(self) -> Tensors:
-        return prefixed("adam", super().state()) | prefixed("best", self._best)
+        return prefixed("adam", super().state()) | prefixed("known", self._known)
 
     def load_state(self, state: Tensors) -> None:
         super().load_state(part("adam", state))
-        self._best = part("best", state)
+        self._known = part("known", state)
 
 
 class ExtraServer(SelectorFedAvgServer):
