@@ -85,7 +85,7 @@ KINDS = {
         options={
             "alpha": Number(0.5, least=0, most=1),
             "adapt": Choice("yes", ("yes", "no")),
-            "eta_alpha": Number(0.01, least=0),
+            "eta_alpha": Number(1, least=0),
         },
     ),
     "scaffold": Kind(ScaffoldClient, ScaffoldServer, options={"optimizer": Choice("adam", ("adam", "sgd"))}),
