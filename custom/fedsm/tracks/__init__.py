@@ -95,7 +95,7 @@ KINDS = {
         personal=True,
         options={
             "variant": Choice("fo", ("fo", "hf")),
-            "inner_lr": Number(0.01, least=0),
+            "inner_lr": Number(1, least=0),
             "adapt_steps": Number(1, least=1, whole=True),
         },
     ),
