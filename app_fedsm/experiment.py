@@ -146,7 +146,7 @@ def _given(args: argparse.Namespace) -> tuple[dict, dict]:
     given |= {name: str(getattr(args, name)) for name in ("data", "out") if getattr(args, name)}
     if args.lr:
         options["lr"] = args.lr if args.lr[1:] else args.lr[0]
-        given["choose"] = "lr" if args.lr[1:] else None  # one value: as the file says
+        given |= {"choose": "lr"} if args.lr[1:] else {}
     return options, given
 
 
