@@ -90,7 +90,7 @@ def train(
     client.receive(initial_weights(client.build, settings.seed))
     best, scores = {}, []
     with tqdm(range(1, settings.rounds + 1), desc="centralized", unit="epoch", disable=None) as bar:
-        progress.tell("started", sites=list(sites), rounds=settings.rounds, round=0)
+        progress.tell("started", sites=list(sites), rounds=settings.rounds, round=0, scores={GLOBAL: "Dice"})
         for epoch in bar:
             began = time.monotonic()
             for again in range(settings.local_epochs):

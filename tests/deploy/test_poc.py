@@ -94,7 +94,8 @@ def test_a_taken_port_and_a_foreign_folder_are_refused(tmp_path, data_root):
 
 def test_summary_says_who_is_missing_and_how_long_it_takes():
     """Rounds of 60, 120 and 180 s: the median is 120, two rounds are left: 4 min."""
-    events = [{"event": "started", "sites": ["a", "b", "c"], "rounds": 5, "round": 0}]
+    names = {"global": "Dice", "selector": "accuracy"}
+    events = [{"event": "started", "sites": ["a", "b", "c"], "rounds": 5, "round": 0, "scores": names}]
     assert summary([]) == "starting"
     assert summary(events) == "round 0 of 5 done, 3 sites"
     for number, seconds in enumerate((60, 120, 180), start=1):

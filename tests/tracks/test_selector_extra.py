@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fedsm.errors import UserError
-from fedsm.tracks import client_tracks, playing, server_tracks
+from fedsm.tracks import client_tracks, playing, score_names, server_tracks
 from tests.conftest import SITES, small_settings
 
 
@@ -64,6 +64,16 @@ def test_score_is_the_dice_of_what_is_chosen():
         track.net = Names(*names)
         assert track.validate([batch]) == {"score": score, "images": 2}
         track._models = []  # the Dice of all models are kept
+
+
+@pytest.mark.parametrize(
+    ("method", "word"), [("fedsm", "accuracy"), ("fedsm-extra", "Dice"), ("fedsm-ensemble", "Dice")]
+)
+def test_a_score_is_called_what_it_is(method, word):
+    """FedSM's selector names sites; the others are judged by what comes of their choices."""
+    assert score_names(small_settings(method=method, rounds=60)) == {
+        "global": "Dice", "personal": "Dice", "selector": word
+    }  # fmt: skip
 
 
 def test_every_step_sees_the_labels_of_its_own_images():

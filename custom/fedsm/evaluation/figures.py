@@ -10,8 +10,7 @@ import numpy as np
 
 from fedsm.evaluation.figure_style import DASHES, HEAT, INK, MARKERS, add_legend, new_figure
 from fedsm.evaluation.runs import Run
-
-_SCORE = {"selector": "validation accuracy"}
+from fedsm.tracks import score_names
 
 
 def tracks_of(run: Run) -> list[str]:
@@ -37,7 +36,7 @@ def curves(run: Run, track: str, colours: dict[str, str], centralized: list[Run]
             above.plot(*zip(*points, strict=True), color=INK, linestyle=dash, linewidth=1.2, label="centralized")
     for axes in (above, below):
         axes.xaxis.get_major_locator().set_params(integer=True)
-    above.set_ylabel(_SCORE.get(track, "validation Dice"))
+    above.set_ylabel(f"validation {score_names(run.settings)[track]}")
     below.set(xlabel="round", ylabel="training loss")
     add_legend(figure, above)
     return figure

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedsm.errors import UserError
+from fedsm.settings import JobSettings
 
 CENTRALIZED = "centralized"
 
@@ -30,6 +31,10 @@ class Run:
     @property
     def sites(self) -> list[str]:
         return self.results["sites"]
+
+    @property
+    def settings(self) -> JobSettings:
+        return JobSettings.from_dict(self.results["settings"])
 
     @property
     def is_centralized(self) -> bool:

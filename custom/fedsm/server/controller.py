@@ -32,7 +32,7 @@ from fedsm.server.record import AcceptedLog, Progress, RunRecord
 from fedsm.server.results import evaluation_problem, summarize
 from fedsm.server.resume import resume, save
 from fedsm.settings import JobSettings
-from fedsm.tracks import playing, server_tracks
+from fedsm.tracks import playing, score_names, server_tracks
 from fedsm.tracks.base import Tensors
 
 
@@ -145,7 +145,8 @@ class FedSMController(Controller):
         absent = [site for site in self._sites if site not in self._here]
         if absent:
             self.log_warning(fl_ctx, f"fedsm absent: {', '.join(absent)}; they keep their models and their places")
-        self._progress.tell("started", sites=self._sites, absent=absent, rounds=self._job.rounds, round=self._round)
+        told = {"rounds": self._job.rounds, "round": self._round, "scores": score_names(self._job)}
+        self._progress.tell("started", sites=self._sites, absent=absent, **told)
 
     def _ask(self, question: Question, fl_ctx: FLContext, abort_signal: Signal) -> Answers:
         """Puts one question to the sites; see `ask`."""

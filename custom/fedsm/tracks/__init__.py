@@ -10,7 +10,7 @@ import torch
 from fedsm.errors import UserError
 from fedsm.settings import JobSettings
 from fedsm.tracks.apfl import APFLClient
-from fedsm.tracks.base import ClientTrack, ServerTrack, Tensors
+from fedsm.tracks.base import THRESHOLD, ClientTrack, ServerTrack, Tensors
 from fedsm.tracks.descriptor import DESCRIPTORS
 from fedsm.tracks.ditto import DittoClient
 from fedsm.tracks.fedavg import AveragedServer
@@ -192,6 +192,12 @@ def selection_rule(settings: JobSettings) -> str | None:
     """How the job's selector is read at inference (see `fedsm.super_model.inference`); None where there is none."""
     spec = settings.tracks.get("selector")
     return kind_of("selector", spec).selector.rule if spec else None
+
+
+def score_names(settings: JobSettings) -> dict[str, str]:
+    """What a validation score of each track is: Dice, or of a selector that names sites how often it is right."""
+    names_sites = selection_rule(settings) == THRESHOLD
+    return {t: "accuracy" if t == "selector" and names_sites else "Dice" for t in settings.tracks}
 
 
 def playing(tracks: dict[str, ServerTrack], number: int) -> list[str]:
