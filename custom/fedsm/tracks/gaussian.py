@@ -49,6 +49,30 @@ def gaussian_classes(sums: list[Tensors]) -> Tensors:
     return {"means": means, "deviation": deviation, "correlation": correlation}
 
 
+def classes_of(sums: dict[str, Tensors], sites: list[str]) -> Tensors:
+    """The Gaussian classes of the sites; one without sums has a mean that no image is near."""
+    known = [s for s in sites if s in sums]
+    classes = gaussian_classes([sums[s] for s in known])
+    means = torch.full((len(sites), classes["means"].shape[1]), 1e9, dtype=torch.float64)
+    for row, site in enumerate(known):
+        means[sites.index(site)] = classes["means"][row]
+    return classes | {"means": means}
+
+
+def flat_sums(sums: dict[str, Tensors]) -> Tensors:
+    """Every site's sums as one file's entries."""
+    return {f"{site}/{key}": value for site, own in sums.items() for key, value in own.items()}
+
+
+def sums_by_site(flat: Tensors) -> dict[str, Tensors]:
+    """The sums of `flat_sums`."""
+    sums: dict[str, Tensors] = {}
+    for key, value in flat.items():
+        site, _, name = key.rpartition("/")
+        sums.setdefault(site, {})[name] = value
+    return sums
+
+
 def _positive(matrix: torch.Tensor, least: float) -> torch.Tensor:
     """The matrix itself, or where it is no covariance (sums with noise in them, or rubbish) the nearest one whose
     eigenvalues are at least `least`: one site's sums must not take the selector from all."""

@@ -28,7 +28,7 @@ from fedsm.errors import UserError
 from fedsm.settings import JobSettings
 from fedsm.tracks.base import Batch, ClientTrack, ServerTrack, SilentServer, Tensors, is_fraction
 from fedsm.tracks.descriptor import DESCRIPTORS, ENCODER, IMAGE, build_descriptor, length_of
-from fedsm.tracks.gaussian import StatisticsSelector, gaussian_classes, pack, sums_template
+from fedsm.tracks.gaussian import StatisticsSelector, classes_of, flat_sums, pack, sums_by_site, sums_template
 from fedsm.tracks.network_features import encoder_weights
 from fedsm.tracks.private_sums import PrivateSums
 from fedsm.tracks.state import prefixed
@@ -178,7 +178,7 @@ class StatisticsServer(SilentServer):
             "shrinkage": torch.tensor(self.shrinkage, dtype=torch.float64),
             "descriptor": torch.tensor(DESCRIPTORS.index(self._descriptor)),
         }
-        return _classes(self._sums, self.sites) | scalars | prefixed("encoder", encoder)
+        return classes_of(self._sums, self.sites) | scalars | prefixed("encoder", encoder)
 
     def close_validation(self, reports: dict[str, dict]) -> None:
         """Takes the shrinkage with the best pooled validation accuracy; the smallest of equals."""
@@ -191,10 +191,10 @@ class StatisticsServer(SilentServer):
         return []
 
     def files(self) -> dict[str, Tensors]:
-        return {f"{self.name}.sums": {f"{site}/{k}": v for site, s in self._sums.items() for k, v in s.items()}}
+        return {f"{self.name}.sums": flat_sums(self._sums)}
 
     def load_files(self, files: dict[str, Tensors]) -> None:
-        self._sums = _by_site(files[f"{self.name}.sums"])
+        self._sums = sums_by_site(files[f"{self.name}.sums"])
 
     def leave(self, files: dict[str, Tensors], site: str) -> None:
         """The site's sums are dropped, and those of the others are what they were: nothing has to be subtracted."""
@@ -204,22 +204,4 @@ class StatisticsServer(SilentServer):
     def leave_model(self, model: Tensors, files: dict[str, Tensors], site: str) -> Tensors:
         """The classes of the others' sums: to the bit what they would be had the site never been there."""
         rest = [s for s in self.sites if s != site]
-        return model | _classes(_by_site(files[f"{self.name}.sums"]), rest)
-
-
-def _by_site(flat: Tensors) -> dict[str, Tensors]:
-    sums: dict[str, Tensors] = {}
-    for key, value in flat.items():
-        site, _, name = key.rpartition("/")
-        sums.setdefault(site, {})[name] = value
-    return sums
-
-
-def _classes(sums: dict[str, Tensors], sites: list[str]) -> Tensors:
-    """The Gaussian classes of the sites; one without sums has a mean that no image is near."""
-    known = [s for s in sites if s in sums]
-    classes = gaussian_classes([sums[s] for s in known])
-    means = torch.full((len(sites), classes["means"].shape[1]), 1e9, dtype=torch.float64)
-    for row, site in enumerate(known):
-        means[sites.index(site)] = classes["means"][row]
-    return classes | {"means": means}
+        return model | classes_of(sums_by_site(files[f"{self.name}.sums"]), rest)
