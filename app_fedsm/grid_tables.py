@@ -33,8 +33,10 @@ def validation_score(show: str, results: dict) -> float:
     best = results["validation"]["best"]
     if show == "super_model" and results["gamma"] is None and "selector" in best:
         return best["selector"]["score"]
-    if show in ("super_model", "blend") and results["gamma"] is not None:
+    if show == "super_model" and results["gamma"] is not None:
         return next(row["validation"] for row in results["gamma_sweep"] if row["gamma"] == results["gamma"])
+    if show == "blend":
+        return max(row["blend"]["validation"] for row in results["gamma_sweep"])
     images = {s: n["validation"] for s, n in results["images"].items() if personal(s) in best}
     if show == "global" or not images:
         return best[GLOBAL]["score"]

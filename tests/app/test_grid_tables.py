@@ -133,6 +133,13 @@ def test_validation_score_of_a_selector_without_threshold_is_its_own():
     assert validation_score("global", content) == 0.9 and validation_score("personal_own", content) == 0.8
 
 
+def test_validation_score_of_soft_selection_is_its_own():
+    """At gamma 0.5, the hard choice's, the mixture has 0.6; at its own gamma of 1 it has 0.7."""
+    sweep = [{"gamma": g, "validation": v, "blend": {"validation": b}} for g, v, b in ((0.5, 0.9, 0.6), (1, 0.8, 0.7))]
+    content = {"gamma": 0.5, "gamma_sweep": sweep, "validation": {"best": {}}}
+    assert (validation_score("super_model", content), validation_score("blend", content)) == (0.9, 0.7)
+
+
 def test_validation_score_of_personal_models_is_pooled_over_images():
     """0.9 on 1 image and 0.5 on 3: (0.9 + 1.5) / 4 = 0.6."""
     scores = {"personal.a": {"score": 0.9}, "personal.b": {"score": 0.5}}

@@ -46,6 +46,21 @@ def test_of_equal_gammas_the_largest():
     assert choose_gamma(tied, [0.0, 0.5, 1.0]) == 0.5
 
 
+def test_soft_selection_has_a_gamma_of_its_own():
+    """Blended validation Dice at 0, 0.5, 1: 0.4, 0.7, 0.6 at both sites. So 0.5, though the hard choice takes 0."""
+    given, soft = settings(), evaluations()
+    given.blend = True
+    for e in soft.values():
+        for p, shift in (("validation", 0.0), ("test", 0.1)):
+            for row, value in zip(e[p]["gammas"], (0.4, 0.7, 0.6), strict=True):
+                row["blend"] = {"disc": value + shift, "cup": value + shift}
+    summary = summarize(soft, given, SITES)
+    assert (summary["gamma"], summary["blend_gamma"]) == (0.0, 0.5)
+    assert summary["test"]["blend"]["client_avg"] == pytest.approx(0.8)
+    assert summary["gamma_sweep"][2]["blend"] == pytest.approx({"validation": 0.6, "test": 0.7})
+    assert summarize(soft, settings(), SITES)["blend_gamma"] is None
+
+
 def test_tables_of_a_label_by_hand():
     """Cup of the models at home is 0.4 and 0.3, disc as before: client avg 0.35, global (4 * 0.4 + 12 * 0.3) / 16."""
     changed = evaluations()

@@ -68,6 +68,11 @@ def test_site_global_gamma_and_blend(tmp_path):
     soft = model.predict_batch(images, gamma=0.0, blend=True)
     torch.testing.assert_close(soft.probabilities, mix(blend(yhat, 0.0), logits), atol=1e-6, rtol=0)
     assert " + " in model.finish(soft, (8, 8))[0].model
+    assert model.predict_batch(images, blend=True).weights[:, 0].tolist() == [1] * 4, "soft selection was not scored"
+    files = load_super_model(path)
+    own = SuperModel(files.settings, files.manifest | {"blend_gamma": 0.0}, files.networks, model.device)
+    torch.testing.assert_close(own.predict_batch(images, blend=True).probabilities, soft.probabilities)
+    assert own.predict_batch(images).selection.choices.tolist() == [0] * 4, "the hard choice keeps its own"
     for options, words in [
         ({"site": "site-9"}, "no site 'site-9'; known: site-1, site-2"),
         ({"gamma": 1.5}, "in \\[0, 1\\]"),

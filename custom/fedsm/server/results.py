@@ -55,20 +55,20 @@ def is_census(counts: dict, names: list[str], total: int) -> bool:
     return whole and set(counts) == set(names) and sum(counts.values()) == total
 
 
-def choose_gamma(evaluations: dict[str, dict], gammas: list[float | None]) -> float | None:
-    """The gamma with the best Dice over all validation images of all sites.
+def choose_gamma(evaluations: dict[str, dict], gammas: list[float | None], how: str = "dice") -> float | None:
+    """The gamma with the best Dice over all validation images of all sites; `how`: of the hard choice, or `blend`.
 
     Of equal ones the largest: it costs nothing on these images and sends more of the foreign ones to the global model.
     """
     parts = [e["validation"] for e in evaluations.values() if e["validation"]["gammas"]]
     if not parts or gammas == [None]:
         return None
-    images = sum(p["images"] for p in parts)
+    return max((round(_pooled(parts, i, how), 12), gamma) for i, gamma in enumerate(gammas))[1]
 
-    def pooled(i: int) -> float:
-        return sum(_mean(p["gammas"][i]["dice"]) * p["images"] for p in parts) / images
 
-    return max((round(pooled(i), 12), gamma) for i, gamma in enumerate(gammas))[1]
+def _pooled(parts: list[dict], i: int, how: str) -> float:
+    """Mean Dice at the i-th gamma over all images of all sites."""
+    return sum(_mean(p["gammas"][i][how]) * p["images"] for p in parts) / sum(p["images"] for p in parts)
 
 
 def summarize(evaluations: dict[str, dict], settings: JobSettings, sites: list[str]) -> dict:
@@ -80,10 +80,13 @@ def summarize(evaluations: dict[str, dict], settings: JobSettings, sites: list[s
         sites: all sites; one that did not answer has None in the tables.
 
     Returns:
-        `gamma`, `gamma_sweep` (pooled validation and test Dice a gamma) and `test` as in the README's schema.
+        `gamma`, `blend_gamma`, `gamma_sweep` (pooled validation and test Dice a gamma) and `test` as in the README's
+        schema.
     """
     gammas = _gammas(settings)
     gamma = choose_gamma(evaluations, gammas)
+    blends = settings.blend and gamma is not None
+    blend_gamma = choose_gamma(evaluations, gammas, "blend") if blends else None
     tests = {site: e["test"] for site, e in evaluations.items()}
     labels = list(settings.task.labels)
     rows = {}  # row of the tables -> site -> label -> Dice
@@ -96,8 +99,9 @@ def summarize(evaluations: dict[str, dict], settings: JobSettings, sites: list[s
     if selected:
         row = gammas.index(gamma)
         rows["super_model"] = {site: t["gammas"][row]["dice"] for site, t in tests.items()}
-        if settings.blend and gamma is not None:
-            rows["blend"] = {site: t["gammas"][row]["blend"] for site, t in tests.items()}
+        if blends:
+            soft = gammas.index(blend_gamma)
+            rows["blend"] = {site: t["gammas"][soft]["blend"] for site, t in tests.items()}
     images = {site: t["images"] for site, t in tests.items()}
     test: dict = {name: _table(dice, images, sites, labels) for name, dice in rows.items()}
     if selected:
@@ -116,7 +120,8 @@ def summarize(evaluations: dict[str, dict], settings: JobSettings, sites: list[s
         test["labels"] = {label: _of_label(label, rows, tests, images, sites) for label in labels}
     return {
         "gamma": gamma,
-        "gamma_sweep": _sweep(evaluations, gammas) if gamma is not None else [],
+        "blend_gamma": blend_gamma,
+        "gamma_sweep": _sweep(evaluations, gammas, blends) if gamma is not None else [],
         "test": test,
     }
 
@@ -150,14 +155,12 @@ def _of_label(label: str, rows: dict, tests: dict[str, dict], images: dict[str, 
     return tables | {"candidates": candidates}
 
 
-def _sweep(evaluations: dict[str, dict], gammas: list[float]) -> list[dict]:
-    """Pooled Dice of Algorithm 2 at every gamma."""
-    sweep = []
+def _sweep(evaluations: dict[str, dict], gammas: list[float], blends: bool) -> list[dict]:
+    """Pooled Dice of Algorithm 2 at every gamma, and of soft selection under `blend`."""
+    parts = {part: [e[part] for e in evaluations.values()] for part in ("validation", "test")}
+    rows = []
     for i, gamma in enumerate(gammas):
-        row = {"gamma": gamma}
-        for part in ("validation", "test"):
-            results = [e[part] for e in evaluations.values()]
-            images = sum(r["images"] for r in results)
-            row[part] = sum(_mean(r["gammas"][i]["dice"]) * r["images"] for r in results) / images
-        sweep.append(row)
-    return sweep
+        row = {"gamma": gamma} | {part: _pooled(found, i, "dice") for part, found in parts.items()}
+        soft = {part: _pooled(found, i, "blend") for part, found in parts.items()} if blends else {}
+        rows.append(row | ({"blend": soft} if blends else {}))
+    return rows

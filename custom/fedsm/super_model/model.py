@@ -51,6 +51,7 @@ class SuperModel:
         self.models = [GLOBAL, *map(personal, self.sites)]
         self.available = [name for name in self.models if name in networks]
         self.gamma: float | None = manifest.get("gamma")
+        self.blend_gamma: float | None = manifest.get("blend_gamma")  # None: soft selection was not scored
         self.rule = selection_rule(settings) if SELECTOR in networks else None
         self._networks = networks
         self._nets: dict[str, nn.Module] = {}
@@ -134,13 +135,15 @@ class SuperModel:
             images: as `to_pixels` gives them, S the size of training.
             site: take this site's personal model.
             use_global: take the global model.
-            gamma: another threshold than the one that was chosen on the validation images.
+            gamma: another threshold than the one that was chosen on the validation images (with `blend`: for soft
+                selection, where that was scored).
             blend: soft selection: the two most probable models share an image.
 
         Raises:
             UserError: a model that is not there, or options that do not fit the selector.
         """
         self.check(site, use_global, gamma, blend)
+        gamma = self._gamma(gamma, blend)
         images = images.to(self.device)
         forced = GLOBAL if use_global else personal(site) if site is not None else None
         if forced and self.rule is None:
@@ -151,7 +154,7 @@ class SuperModel:
             selection = selection._replace(choices=torch.full((len(images),), self.models.index(forced)))
             weights = weights_of(selection, len(self.models), None, None, False)
         else:
-            weights = weights_of(selection, len(self.models), self.rule, self._gamma(gamma), blend)
+            weights = weights_of(selection, len(self.models), self.rule, gamma, blend)
         return BatchPrediction(self._segment(images, weights), weights, selection)
 
     def predict(
@@ -227,9 +230,9 @@ class SuperModel:
         if not wanted and self.rule is None:
             self.select(torch.empty(0))
 
-    def _gamma(self, given: float | None) -> float | None:
+    def _gamma(self, given: float | None, blend: bool = False) -> float | None:
         if given is None:
-            return self.gamma
+            return self.blend_gamma if blend and self.blend_gamma is not None else self.gamma
         if self.rule != THRESHOLD:
             raise UserError("gamma is of no use: the super model's selector has no threshold, or there is none")
         if not 0 <= given <= 1:
