@@ -9,8 +9,9 @@
     axes: {lam: [0.3, 0.7]}                 # every row once for each value
 
 Also: `choose: lr` (lr may be a list, the best on validation images is taken), `table: candidates`, `leave_one_out`,
-`costs: true` (also what a run costs, in bytes and seconds), `unfit: skip` (leave out rows whose options do not go
-together or do not fit the number of sites), `parallel`, `threads`, `data`, `out`.
+`costs: true` (also what a run costs, in bytes and seconds), `unfit: skip` (values of an axis that mean nothing to a
+row's method are dropped, and rows that do not fit the number of sites are left out), `parallel`, `threads`, `data`,
+`out`.
 """
 
 from __future__ import annotations

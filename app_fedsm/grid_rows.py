@@ -81,14 +81,15 @@ def expand_rows(file: dict, base: dict[str, Any]) -> tuple[list[Row], list[str]]
     rows, left_out = [], []
     for name, point in itertools.product(runs, points):
         try:
-            rows.append(_row(name, runs, point, base, file))
+            row = _row(name, runs, point, base, file)
+            rows += [row] if row.name not in [r.name for r in rows] else []
         except Unfit as e:
             if file["unfit"] != "skip":
-                raise UserError(f"{e}; `unfit: skip` leaves such rows out") from e
+                raise UserError(f"{e}; `unfit: skip` leaves such rows out, or such values of an axis") from e
             left_out.append(str(e))
     if not rows:
         raise UserError(f"no row fits; {left_out[0]}")
-    for key in base:
+    for key in [*base, *file["axes"]]:
         if key != file["choose"] and not any(key in row.options for row in rows):
             raise UserError(f"option {key!r} means nothing to any row: it would be ignored")
     folders: dict[str, str] = {}
@@ -107,6 +108,12 @@ def _row(name: str, runs: dict[str, dict], point: dict, base: dict[str, Any], fi
         if own:
             raise UserError(f"row {name!r}: with `from` only `show` can be set, not {next(iter(own))!r}")
         own = {key: value for key, value in runs[source].items() if key != "show"}
+    own = {key: value for key, value in own.items() if key not in point}
+    try:
+        if file["unfit"] == "skip":  # FedAvg has no lam: it is one row on an axis of lam, not one a value
+            point = {key: value for key, value in point.items() if key in _fitting(base | point, own, None)}
+    except UserError as e:
+        raise type(e)(f"row {name!r}: {e}") from e
     suffix = ", ".join(f"{key}={value}" for key, value in point.items())
     label, source = (f"{n} {suffix}".strip() for n in (name, source))
     label = label or base.get("method", "fedsm")

@@ -69,15 +69,20 @@ def test_an_option_that_means_nothing_to_any_row_is_refused(key):
 
 
 def test_points_of_the_axes_that_do_not_go_together():
-    """FedAvg has no personal model, and Ditto no lam: refused, or left out and named."""
+    """FedAvg has no personal model, and Ditto no lam: refused, or one row each for all values that they do not have."""
     grid = "{axes: {method: [fedavg, fedsm], personal: [softpull, ditto], lam: [0.6, 0.7]}"
     with pytest.raises(UserError, match=r"row 'method=fedavg.*`unfit: skip` leaves such rows out"):
         build(grid + "}")
     found = build(grid + ", unfit: skip}")
-    assert names(found) == [f"method=fedsm, personal=softpull, lam={lam}" for lam in (0.6, 0.7)]
-    assert len(found.left_out) == 6 and "personal kind 'ditto' has no lam" in found.left_out[-1]
-    with pytest.raises(UserError, match="no row fits; row 'A lam=1'"):
+    assert names(found) == [
+        "method=fedavg", *(f"method=fedsm, personal=softpull, lam={lam}" for lam in (0.6, 0.7)),
+        "method=fedsm, personal=ditto",
+    ]  # fmt: skip
+    assert not found.left_out
+    with pytest.raises(UserError, match="option 'lam' means nothing to any row"):
         build("{runs: {A: {method: fedavg}}, axes: {lam: [1]}, unfit: skip}")
+    with pytest.raises(UserError, match="no row fits; row 'A lr=1': method 'fedavg' has no personal track"):
+        build("{runs: {A: {method: fedavg, lam: 0.6}}, axes: {lr: [1]}, unfit: skip}")
 
 
 def test_what_is_chosen_must_mean_something_to_a_row():
