@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -12,13 +13,12 @@ import yaml
 
 from fedsm.errors import UserError
 from fedsm.settings import JobSettings
-from fedsm.tracks import KINDS
+from fedsm.tracks import KINDS, complete_tracks
 from fedsm.tracks.base import MIXTURE, THRESHOLD
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 SELECTORS = sorted(k.removeprefix("selector_") for k in KINDS if k.startswith("selector_"))
-_PERSONAL = {{"perfedavg": "per-fedavg"}.get(name, name): name for name, kind in KINDS.items() if kind.personal}
-PERSONAL = sorted(_PERSONAL)
+PERSONAL = sorted(name for name, kind in KINDS.items() if kind.personal)
 TRACK_OF = {"lam": "personal", "personal": "personal", "selector": "selector", "blend": "selector"}  # options of one
 
 
@@ -93,7 +93,7 @@ def why_unfit(option: str, method: str, personal: str | None = None, selector: s
     if track not in tracks:
         return f"method {method!r} has no {track} track: {option} means nothing to it"
     own = tracks[track]["kind"]
-    if own == {"personal": _PERSONAL.get(personal), "selector": f"selector_{selector}"}.get(option):
+    if own == {"personal": personal, "selector": f"selector_{selector}"}.get(option):
         return None  # what the method has anyway
     if option == "personal" and not KINDS[own].personal:
         return f"method {method!r} is a kind of personal model itself: {option} is for FedSM's"
@@ -104,7 +104,7 @@ def why_unfit(option: str, method: str, personal: str | None = None, selector: s
         return f"method {method!r} is made by its own selector: {option} is for FedSM's"
     if option == "blend" and (kind := KINDS.get(f"selector_{selector}", KINDS[own])).selector.rule != THRESHOLD:
         return f"the {kind.selector.rule} selector has no threshold: blend means nothing to it"
-    kind = _PERSONAL.get(personal, own)
+    kind = personal if personal in PERSONAL else own
     if option == "lam" and KINDS[kind].options is not None and "lam" not in KINDS[kind].options:
         return f"personal kind {kind!r} has no lam"
     return None
@@ -158,7 +158,7 @@ def build_settings(
     values: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
     values |= {"method": method, "task": _load_task(task), "tracks": tracks_of(method)}
     tracks = values["tracks"]
-    if personal is not None and personal not in _PERSONAL:
+    if personal is not None and personal not in PERSONAL:
         raise UserError(f"unknown personal kind {personal!r}; known: {', '.join(PERSONAL)}")
     if selector is not None and selector not in SELECTORS:
         raise UserError(f"unknown selector {selector!r}; known: {', '.join(SELECTORS)}")
@@ -166,15 +166,16 @@ def build_settings(
     for option in (key for key, value in asked.items() if value is not None):
         if why := why_unfit(option, method, personal, selector):
             raise Unfit(why)
-    if personal is not None and tracks["personal"]["kind"] != _PERSONAL[personal]:
-        tracks["personal"] = {"kind": _PERSONAL[personal]}
+    if personal is not None and tracks["personal"]["kind"] != personal:
+        tracks["personal"] = {"kind": personal}
     if lam is not None:
         tracks["personal"]["lam"] = lam
     if selector is not None and tracks["selector"]["kind"] != f"selector_{selector}":
         tracks["selector"] = {"kind": f"selector_{selector}"}
     for item in overrides or []:
         _override(values, item)
-    return JobSettings.from_dict(values)
+    settings = JobSettings.from_dict(values)
+    return dataclasses.replace(settings, tracks=complete_tracks(settings))
 
 
 def parse_setting(item: str) -> tuple[str, Any]:

@@ -50,13 +50,23 @@ def test_the_paper_s_settings(tmp_path, task, lam):
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"),
-    [(k, k) for k in ("softpull", "finetune", "apfl", "pfedme", "ditto", "fedbn")] + [("per-fedavg", "perfedavg")],
+    ("kind", "options"),
+    [
+        ("softpull", {}),
+        ("finetune", {"lr_factor": 1}),
+        ("apfl", {"alpha": 0.5, "adapt": "yes", "eta_alpha": 1}),
+        ("per-fedavg", {"variant": "fo", "inner_lr": 1, "adapt_steps": 1}),
+        ("pfedme", {"prox": 15, "inner_steps": 5, "inner_lr": 0.1, "outer_lr": 0.06, "beta": 1}),
+        ("ditto", {"prox": 0.1}),
+        ("fedbn", {}),
+    ],
 )
-def test_personal_replaces_the_kind_of_the_personal_track(kind, name):
+def test_personal_replaces_the_kind_of_the_personal_track(kind, options):
+    """And a job says all that it is trained with: a default that changes later must not change its meaning."""
     settings = build_settings("prostate", "fedsm", personal=kind)
     assert settings.tracks == {
-        "global": {"kind": "fedavg"}, "personal": {"kind": name}, "selector": {"kind": "selector_statistics"},
+        "global": {"kind": "fedavg"}, "personal": {"kind": kind} | options,
+        "selector": {"kind": "selector_statistics", "descriptor": "image"},
     }  # fmt: skip
     check_tracks(settings, [f"site-{i}" for i in range(6)])
     track = server_tracks(small_settings(personal=kind, task="prostate"), ["a", "b", "c", "d"])["personal"]

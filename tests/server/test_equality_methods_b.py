@@ -66,7 +66,7 @@ def test_scaffold(tmp_path, data_root, optimizer, restart):
 @restarts
 @pytest.mark.parametrize("variant", ["fo", "hf"])
 def test_perfedavg(tmp_path, data_root, variant, restart):
-    overrides = [f"tracks.personal={{kind: perfedavg, variant: {variant}, inner_lr: 0.1, adapt_steps: 2}}"]
+    overrides = [f"tracks.personal={{kind: per-fedavg, variant: {variant}, inner_lr: 0.1, adapt_steps: 2}}"]
     federation, weights = run(tmp_path, data_root, restart, overrides=overrides)
     settings = settings_of(federation)
     meta, last, best = plain.perfedavg(data_root, settings, TWO, a=0.1, variant=variant, steps=2)
@@ -111,7 +111,7 @@ def test_fedbn(tmp_path, data_root, norm, restart):
     assert wire["down_bytes"] == wire["up_bytes"] == dict.fromkeys(TWO, [sent] * 2)
 
 
-@pytest.mark.parametrize("kind", ["perfedavg", "pfedme", "fedbn"])
+@pytest.mark.parametrize("kind", ["per-fedavg", "pfedme", "fedbn"])
 def test_a_run_that_goes_on_from_its_checkpoint_is_the_same(tmp_path, data_root, kind):
     """Two rounds, then two more, against four in one go; the sites' folders are those of the first half."""
     four = small_settings(rounds=4, overrides=[f"tracks.personal={{kind: {kind}}}"])

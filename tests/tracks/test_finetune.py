@@ -1,12 +1,15 @@
 """Fine-tuning of the received global model, by hand."""
 
+import pytest
 import torch
 
 from fedsm.tracks.finetune import FineTuneClient
 from fedsm.tracks.segmentation import SegmentationClient
+from tests.conftest import small_settings
 from tests.tracks.small_site import (
     beside_global,
     continues_after_restart,
+    global_model,
     line,
     make_site,
     play_round,
@@ -23,7 +26,7 @@ def test_each_round_starts_from_the_received_model():
 
     The global track's copy is moved by other batches (y = 0) in between: it must not matter.
     """
-    common, client = line(SegmentationClient), line(FineTuneClient, w=9.0)
+    common, client = line(SegmentationClient), line(FineTuneClient, w=9.0, lr_factor=1)
     client.link({"global": common, "personal": client})
     rounds = []
     for w_g in (1.0, 2.0):
@@ -59,6 +62,20 @@ def test_differs_from_the_global_copy_by_its_moments_alone():
     assert not same(tracks["personal"].net.state_dict(), tracks["global"].net.state_dict())
 
 
+def test_has_a_rate_of_its_own():
+    """Adam's first step is its rate times the sign of the gradient: a tenth of the rate, a tenth of the step."""
+    tracks = make_site(beside_global("{kind: finetune, lr_factor: 0.1}"))
+    start = global_model(1)
+    for track in tracks.values():
+        track.receive(start if track is tracks["global"] else {})
+        track.begin(2)
+        track.step(torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0)), torch.ones(2, 2, 32, 32))
+    wide, narrow = ({k: v - start[k] for k, v in t.net.state_dict().items()} for t in tracks.values())
+    key = next(k for k in start if k.endswith("weight"))
+    assert wide[key].abs().max().item() == pytest.approx(small_settings().lr, rel=1e-3)
+    torch.testing.assert_close(narrow[key], wide[key] / 10, atol=1e-6, rtol=1e-2)
+
+
 def test_a_round_depends_on_nothing_before_it():
     late, steady = make_site(TRACKS), make_site(TRACKS)
     play_round(steady, 1)
@@ -91,4 +108,7 @@ def test_needs_a_global_track_first():
 
 
 def test_options_are_refused():
-    assert refusal(beside_global("{kind: finetune, lr: 1}")) == "track 'personal' takes no option 'lr'"
+    assert refusal(beside_global("{kind: finetune, lr: 1}")) == (
+        "track 'personal' takes no option 'lr'; known: lr_factor"
+    )
+    assert "at least 1e-06" in refusal(beside_global("{kind: finetune, lr_factor: 0}"))

@@ -68,7 +68,7 @@ def test_adam_sees_the_meta_gradient():
 
 
 def settings_with(**options):
-    text = ", ".join(f"{k}: {v}" for k, v in ({"kind": "perfedavg"} | options).items())
+    text = ", ".join(f"{k}: {v}" for k, v in ({"kind": "per-fedavg"} | options).items())
     return small_settings(overrides=[f"tracks.personal={{{text}}}", "task.unet.norm=BATCH"])
 
 

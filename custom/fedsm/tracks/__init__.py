@@ -76,7 +76,7 @@ KINDS = {
         options={"descriptor": Choice(DESCRIPTORS[0], DESCRIPTORS)},
     ),
     "fedprox": Kind(FedProxClient, AveragedServer, options={"mu": Number(0.01, least=0)}),
-    "finetune": Kind(FineTuneClient, LinkedServer, personal=True),
+    "finetune": Kind(FineTuneClient, LinkedServer, options={"lr_factor": Number(1, least=1e-6)}, personal=True),
     "ditto": Kind(DittoClient, LinkedServer, options={"prox": Number(0.1, least=0)}, personal=True),
     "apfl": Kind(
         APFLClient,
@@ -89,7 +89,7 @@ KINDS = {
         },
     ),
     "scaffold": Kind(ScaffoldClient, ScaffoldServer, options={"optimizer": Choice("adam", ("adam", "sgd"))}),
-    "perfedavg": Kind(
+    "per-fedavg": Kind(
         PerFedAvgClient,
         SharedKeptServer,
         personal=True,
@@ -131,6 +131,17 @@ def _options(name: str, spec: dict) -> dict:
     given = {k: v for k, v in spec.items() if k != "kind"}
     known = kind_of(name, spec).options
     return given if known is None else with_defaults(name, given, known)
+
+
+def complete_tracks(settings: JobSettings) -> dict[str, dict]:
+    """A job's tracks with every option that is not given at its default.
+
+    A job says all that it is trained with: a default that changes later makes another job, not another result of this.
+
+    Raises:
+        UserError: an unknown kind or option, or a value that it cannot have.
+    """
+    return {name: {"kind": spec.get("kind")} | _options(name, spec) for name, spec in settings.tracks.items()}
 
 
 def client_tracks(settings: JobSettings, index: int, n_sites: int, device: torch.device) -> dict[str, ClientTrack]:

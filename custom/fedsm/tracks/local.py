@@ -1,6 +1,6 @@
 """Local: every site trains a network alone, the baseline that a federation has to beat.
 
-    site k:  v_k <- v_k - eta grad F_k(v_k)     for every batch
+    site k:  v_k <- Adam(v_k, grad F_k(v_k))     for every batch
 
 Xu et al., CVPR 2022, "Client k Local" of Tables 3 and 4. Nothing goes down or up in a round; once, after the last one,
 the site hands over its best network, so that it can be tried on the other sites' images.
