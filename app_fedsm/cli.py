@@ -9,8 +9,12 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedsm.errors import UserError
+
+if TYPE_CHECKING:
+    from fedsm.settings import JobSettings
 
 _EXAMPLE = """example:
   fedsm data synth demo_data
@@ -109,9 +113,18 @@ def _run(args: argparse.Namespace) -> int:
     threads = len(sites) if args.threads is None else args.threads
     if not 1 <= threads <= len(sites):
         raise UserError(f"--threads must be between 1 and the number of sites ({len(sites)}), got {threads}")
-    run_folder.prepare_folder(out, args.resume, args.force)
-    for line in warnings_of(reports):
-        print(line, file=sys.stderr)
+    with simulate.holding(out):
+        run_folder.prepare_folder(out, args.resume, args.force)
+        for line in warnings_of(reports):
+            print(line, file=sys.stderr)
+        return _simulate(settings, data, sites, threads, args)
+
+
+def _simulate(settings: JobSettings, data: Path, sites: list[str], threads: int, args: argparse.Namespace) -> int:
+    """Runs the job, and says how it ended and how to go on."""
+    from app_fedsm import run_folder, simulate
+
+    out = args.out
     try:
         with simulate.stop_signals():
             results = simulate.simulate(settings, data, sites, out, threads, args.resume, args.cache)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
 import os
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from app_fedsm.config import available
 from app_fedsm.grid import Run, load_experiment
 from app_fedsm.grid_run import LOG, SPEC, state_of
 from app_fedsm.grid_state import Grid, unique
+from app_fedsm.run_folder import alone
 from fedsm.errors import UserError
 
 _EXAMPLE = """example:
@@ -118,22 +118,10 @@ def start_process(run: Run, spec: dict, parallel: int = 1) -> subprocess.Popen:
 
 
 def _last_line(log: Path, code: int) -> str:
+    if code < 0:
+        return f"its process was killed by signal {-code}"
     lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
     return next((line.strip() for line in reversed(lines) if line.strip()), f"exit code {code}")
-
-
-@contextlib.contextmanager
-def _only_one(out: Path) -> Iterator[None]:
-    """Two calls on one folder would start every run twice."""
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as e:
-            raise UserError(
-                f"another `fedsm experiment` is at work in {out}; wait for it, or choose another --out"
-            ) from e
-        yield
 
 
 def _given(args: argparse.Namespace) -> tuple[dict, dict]:
@@ -165,7 +153,7 @@ def command(args: argparse.Namespace) -> int:
         return 0
     if grid.collect(grid.first()) + grid.collect(grid.rest()):
         _check_files(grid)
-    with _only_one(experiment.out), simulate.stop_signals():
+    with alone(experiment.out, "`fedsm experiment`"), simulate.stop_signals():
         try:
             code = run_grid(grid)
         except KeyboardInterrupt:

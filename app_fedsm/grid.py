@@ -150,6 +150,8 @@ def _check_values(file: dict) -> None:
     for key, words in {"table": ("dice", "candidates"), "unfit": ("refuse", "skip")}.items():
         if file[key] not in words:
             raise UserError(f"{key} must be {' or '.join(words)}, got {file[key]!r}")
+    if file["choose"] in ("method", "task"):
+        raise UserError(f"a {file['choose']} cannot be chosen: make each one a row")
     for key in ("parallel", "threads"):
         if file[key] is not None and file[key] < 1:
             raise UserError(f"{key} must be at least 1, got {file[key]}")

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from app_fedsm.config import TRACK_OF, Unfit, build_settings, tracks_of, why_unfit
+from app_fedsm.config import TRACK_OF, Unfit, available, build_settings, tracks_of, why_unfit
 from fedsm.errors import UserError
 from fedsm.settings import JobSettings
 from fedsm.tracks import selection_rule
@@ -58,7 +58,10 @@ def job_settings(options: dict[str, Any], choose: str | None, choice: Any, seed:
     """
     options = options | ({choose: choice} if choose else {})
     plain = {key: value for key, value in options.items() if "." not in key}
-    overrides = [f"{key}={json.dumps(value)}" for key, value in options.items() if "." in key]
+    try:
+        overrides = [f"{key}={json.dumps(value)}" for key, value in options.items() if "." in key]
+    except TypeError as e:  # YAML makes more of some words: a date
+        raise UserError(f"an option's value is none that a setting can have: {e}; put it in quotes") from e
     for key in _WORDS:
         if not isinstance(plain.get(key, ""), str):
             raise UserError(f"{key} must be a word, got {plain[key]!r}")
@@ -70,7 +73,13 @@ def job_settings(options: dict[str, Any], choose: str | None, choice: Any, seed:
 
 
 def federated(method: str) -> str:
-    """The method of which centralized training has the network and the loss."""
+    """The method itself, or the one of which centralized training has the network and the loss.
+
+    Raises:
+        UserError: unknown method.
+    """
+    if method not in (known := [*available("methods"), CENTRALIZED]):
+        raise UserError(f"unknown method {method!r}; known: {', '.join(known)}")
     return {CENTRALIZED: "fedavg"}.get(method, method)
 
 
@@ -102,6 +111,9 @@ def expand_rows(file: dict, base: dict[str, Any]) -> tuple[list[Row], list[str]]
 def _row(name: str, runs: dict[str, dict], point: dict, base: dict[str, Any], file: dict) -> Row:
     own = dict(runs[name])
     show, source = own.pop("show", None), own.pop("from", name)
+    for key, word in (("show", show), ("from", source)):
+        if not isinstance(word, str | None):
+            raise UserError(f"row {name!r}: {key} must be a word, got {word!r}")
     if source != name:
         if source not in runs or "from" in runs[source]:
             raise UserError(f"row {name!r}: from: {source!r} is no row with runs of its own")
@@ -121,10 +133,12 @@ def _row(name: str, runs: dict[str, dict], point: dict, base: dict[str, Any], fi
         options = _fitting(base, own | point, file["choose"]) | own | point
         choices = _choices(options, file["choose"])
         settings = [job_settings(options, file["choose"], choice, 0) for choice in choices]
-        show = _show(show, file, settings[0])
+        shows = {choice: _show(show, file, s) for choice, s in zip(choices, settings, strict=True)}
+        if len({(selection_rule(s), shown) for s, shown in zip(settings, shows.values(), strict=True)}) > 1:
+            raise UserError(f"the {file['choose']}s to choose from are read in different ways: make them rows")
     except UserError as e:
         raise type(e)(f"row {label!r}: {e}") from e
-    return Row(label, source or label, show, options, choices)
+    return Row(label, source or label, shows[choices[0]], options, choices)
 
 
 def _fitting(base: dict[str, Any], own: dict[str, Any], choose: str | None) -> dict[str, Any]:

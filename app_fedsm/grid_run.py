@@ -51,7 +51,8 @@ def state_of(folder: Path, spec: dict) -> str:
             if held[key] != spec[key]:
                 raise UserError(f"{folder} holds a run with other {key}; choose another --out, or delete the folder")
     except FileNotFoundError:
-        if folder.is_dir() and any(folder.iterdir()):
+        # `write_json`'s half-written file: killed before anything was started.
+        if folder.is_dir() and any(path.name != f"{SPEC}.partial" for path in folder.iterdir()):
             raise UserError(f"{folder} holds something else; choose another --out, or delete the folder") from None
         return "start"
     except (OSError, ValueError, KeyError, TypeError) as e:
@@ -153,7 +154,8 @@ def main(argv: list[str]) -> int:
 
     folder = Path(argv[0])
     try:
-        with simulate.stop_signals():
+        # Patience: a run whose grid was killed takes some seconds to stop.
+        with simulate.stop_signals(), simulate.holding(folder, patience=60):
             _end_with_parent()
             complete(folder, json.loads((folder / SPEC).read_text()))
     except KeyboardInterrupt:

@@ -104,14 +104,17 @@ def _mean(by_label: dict[str, float]) -> float:
 
 
 def gammas_of(unseen: dict) -> dict[str, dict]:
-    """The rows of a test on an unseen site that are reported: at gamma 0, at the gamma that was chosen on the other
-    sites' validation images, and at the best for these very images, which nobody can know beforehand (the paper's)."""
+    """The rows of a test on an unseen site that are reported: at gamma 0 (where it was tried), at the gamma that was
+    chosen on the other sites' validation images, and at the best for these very images, which nobody can know
+    beforehand (the paper's)."""
     rows = unseen["evaluation"]["gammas"]
-    if len(rows) == 1:  # a selector without a threshold
+    if unseen["gamma"] is None:  # a selector without a threshold
         return {"": rows[0]}
     chosen = next(row for row in rows if row["gamma"] == unseen["gamma"])
     best = max(rows, key=lambda row: (round(_mean(row["dice"]), 12), row["gamma"]))
-    return {"gamma 0": rows[0], "gamma of validation": chosen, "best gamma (hindsight)": best}
+    never = next((row for row in rows if row["gamma"] == 0), None)
+    shown = {"gamma 0": never, "gamma of validation": chosen, "best gamma (hindsight)": best}
+    return {name: row for name, row in shown.items() if row}
 
 
 def unseen_lines(show: str, found: list[dict], sites: list[str]) -> dict[str, Values]:

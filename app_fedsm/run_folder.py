@@ -6,9 +6,13 @@ checkpoints/ progress.jsonl tb_events/ super_model/ results.json       as the se
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import shutil
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from fedsm.errors import UserError
@@ -29,6 +33,34 @@ _PRODUCTS = (
 )  # results last: they say all is there
 EARLIER = "results.earlier.json"
 _OWN = (*_PRODUCTS, f"{FOLDER}.earlier", EARLIER, RUN, LOG, "job", "workspace", "site_state", "cache")
+
+
+@contextlib.contextmanager
+def alone(folder: Path, what: str, patience: float = 0) -> Iterator[None]:
+    """Holds a folder while this process lives, so that two of them cannot write into it.
+
+    Args:
+        folder: the folder, which is made.
+        what: who else may be at work in it, in words.
+        patience: seconds to wait for the other one, which may be about to end.
+
+    Raises:
+        UserError: the other one is still at work.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + patience
+    with (folder / ".lock").open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as e:
+                if time.monotonic() >= deadline:
+                    raise UserError(
+                        f"another {what} is at work in {folder}; wait for it, or choose another --out"
+                    ) from e
+            time.sleep(0.2)
+        yield
 
 
 def prepare_folder(out: Path, resume: bool, force: bool) -> None:
@@ -92,8 +124,11 @@ def rounds_done(out: Path) -> int:
 def events_of(out: Path) -> list[dict]:
     """What a run has told of itself so far (`progress.jsonl`), also while it runs in the simulator."""
     files = [path for path in (out / PROGRESS, server_folder(out) / PROGRESS) if path.is_file()]
-    newest = max(files, key=lambda path: path.stat().st_mtime, default=None)
-    lines = newest.read_text().splitlines() if newest else []
+    try:
+        newest = max(files, key=lambda path: path.stat().st_mtime, default=None)
+        lines = newest.read_text().splitlines() if newest else []
+    except FileNotFoundError:  # `collect` moved it just now
+        return []
     return [json.loads(line) for line in lines if line.endswith("}")]  # a killed run may leave half a line
 
 

@@ -18,7 +18,7 @@ import psutil
 from tqdm import tqdm
 
 from app_fedsm.progress import Tail, show
-from app_fedsm.run_folder import EARLIER, LOG, PROGRESS, RESULTS, RUN, collect, server_folder
+from app_fedsm.run_folder import EARLIER, LOG, PROGRESS, RESULTS, RUN, alone, collect, server_folder
 from app_fedsm.workspace import prepare_workspace
 from fedsm.client.site_settings import CACHE_BUDGET
 from fedsm.data.cache import SiteCache
@@ -86,7 +86,7 @@ def simulate(
         settings: the job's settings.
         root: the data root.
         sites: names of the sites, as `check_data` reports them.
-        out: the run's folder, made ready by `prepare_folder`.
+        out: the run's folder, held by this process (`holding`) and made ready by `prepare_folder`.
         threads: sites that run at the same time.
         resume: go on from the folder's newest checkpoint.
         cache: where decoded images are kept; default: in the run's folder.
@@ -216,10 +216,34 @@ class _Family:
     def stop(self) -> None:
         """Ends them all. The simulator's workers lead sessions of their own: a process group would miss them."""
         self.look()
-        alive = [p for p in self._members.values() if p.is_running()]
-        for end in (psutil.Process.terminate, psutil.Process.kill):
-            for member in alive:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    end(member)
-            _, alive = psutil.wait_procs(alive, timeout=5)
+        _end(list(self._members.values()))
         self._process.wait()
+
+
+def _end(processes: list[psutil.Process]) -> None:
+    """Ends processes: asks, waits, kills."""
+    alive = [p for p in processes if p.is_running()]
+    for end in (psutil.Process.terminate, psutil.Process.kill):
+        for member in alive:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                end(member)
+        _, alive = psutil.wait_procs(alive, timeout=5)
+
+
+@contextlib.contextmanager
+def holding(out: Path, patience: float = 0) -> Iterator[None]:
+    """Holds a run's folder; see `alone`. A simulator that is still at work there has outlived its command (kill -9)
+    and would go on writing into the folder: it is stopped."""
+    with alone(out, "run", patience):
+        _stop_orphans(out.resolve() / "workspace")
+        yield
+
+
+def _stop_orphans(workspace: Path) -> None:
+    orphans: dict[int, psutil.Process] = {}
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if str(workspace) in words and any(word.startswith("nvflare.") for word in words):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                orphans |= {p.pid: p for p in [process, *process.children(recursive=True)]}
+    _end(list(orphans.values()))

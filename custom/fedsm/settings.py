@@ -179,6 +179,8 @@ class JobSettings:
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
                 raise UserError(f"{name} must be a whole number of at least {least}, got {value!r}")
+        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:  # what torch's generators take
+            raise UserError(f"seed must be a whole number from 0 to 2**63 - 1, got {self.seed!r}")
         if self.norm_check not in NORM_CHECKS:
             raise UserError(f"norm_check must be one of {', '.join(NORM_CHECKS)}, got {self.norm_check!r}")
         if not (math.isfinite(self.norm_factor) and self.norm_factor > 1):

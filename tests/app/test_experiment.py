@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 
@@ -74,6 +75,8 @@ def test_state_of_a_run(tmp_path):
 
     assert state_of(run.folder, spec()) == "start"
     run.folder.mkdir(parents=True)
+    (run.folder / f"{SPEC}.partial").write_text("{")
+    assert state_of(run.folder, spec()) == "start", "killed while it wrote the first file"
     (run.folder / "stranger").touch()
     with pytest.raises(UserError, match="holds something else"):
         state_of(run.folder, spec())
@@ -99,8 +102,23 @@ def test_state_of_a_run(tmp_path):
 
 
 def test_two_calls_on_one_folder_do_not_mix(tmp_path):
-    with module._only_one(tmp_path), pytest.raises(UserError, match="is at work"), module._only_one(tmp_path):
+    def hold(patience: float = 0):
+        return run_folder.alone(tmp_path, "run", patience)
+
+    with hold(), pytest.raises(UserError, match="another run is at work in"), hold():
         pass
+    holder = subprocess.Popen(
+        [sys.executable, "-c", f"from app_fedsm.run_folder import alone; from pathlib import Path; import time\n"
+         f"with alone(Path({str(tmp_path)!r}), 'run'): print('held', flush=True); time.sleep(60)"],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert holder.stdout.readline() == "held\n"
+    with pytest.raises(UserError, match="is at work"), hold():
+        pass
+    holder.kill()
+    with hold(patience=10):
+        pass
+    holder.wait()
 
 
 def small_data(root: Path, sites: tuple[str, ...]) -> Path:
@@ -124,8 +142,8 @@ def test_a_real_grid(tmp_path, capsys):
     rows = list(csv.DictReader((tmp_path / "out" / "table.csv").open()))
     assert [row["run"] for row in rows] == ["C", "P", "G"] and all(0 <= float(row["alpha"]) <= 1 for row in rows)
     assert json.loads((tmp_path / "out/runs/P/seed-0/results.json").read_text())["settings"]["tracks"]["personal"] == {
-        "kind": "ditto"
-    }
+        "kind": "ditto", "prox": 0.1
+    }  # fmt: skip
     assert sorted(p.name for p in (tmp_path / "out" / "cache").iterdir()) == ["alpha", "beta"], "one for all runs"
     assert not list((tmp_path / "out" / "runs").rglob("cache"))
     assert not processes_of(tmp_path)
@@ -161,9 +179,12 @@ def test_a_real_run_without_a_site(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL, "both"])
 def test_a_stopped_grid_goes_on(tmp_path, how):
-    """Ctrl-C stops all processes; after kill -9 the run's process notices. The second call resumes."""
+    """Ctrl-C stops all processes; after kill -9 the run's process notices. The second call resumes.
+
+    both: grid and run are killed and the second call comes at once, while their simulator still works in the folder.
+    """
     data = small_data(tmp_path / "data", ("alpha", "beta"))
     file = tmp_path / "tiny.yaml"
     file.write_text(yaml.safe_dump({"base": SMALL | {"rounds": 12}, "runs": {"A": {}}}))
@@ -172,15 +193,23 @@ def test_a_stopped_grid_goes_on(tmp_path, how):
     folder, deadline = tmp_path / "out/runs/A/seed-0", time.time() + 120
     while run_folder.rounds_done(folder) < 2 and time.time() < deadline:
         time.sleep(0.02)
-    process.send_signal(how)
-    assert process.wait(60) == (130 if how == signal.SIGINT else -how)
-    while processes_of(folder) and time.time() < deadline:
-        time.sleep(0.2)
-    assert not processes_of(folder)
+    if how == "both":
+        runs = [p for p in psutil.Process(process.pid).children() if "app_fedsm.grid_run" in p.cmdline()]
+        for victim in (psutil.Process(process.pid), *runs):
+            victim.kill()
+        process.wait()
+        assert runs and processes_of(folder), "the simulator is still there"
+    else:
+        process.send_signal(how)
+        assert process.wait(60) == (130 if how == signal.SIGINT else -how)
+        while processes_of(folder) and time.time() < deadline:
+            time.sleep(0.2)
+        assert not processes_of(folder)
     assert (
         not (folder / "results.json").exists()
         and grid_run.state_of(folder, json.loads((folder / SPEC).read_text())) == "resume"
     )
     assert main(command) == 0
+    assert not processes_of(folder)
     history = json.loads((folder / "results.json").read_text())["validation"]["history"]
     assert [row["round"] for row in history] == list(range(1, 13))

@@ -158,6 +158,8 @@ def test_leave_one_out_reports_three_gammas(tmp_path):
     rows = [row(0.0, 0.2, 0), row(0.5, 0.3, 1), row(1.0, 0.6, 4)]
     unseen = {"site": "a", "gamma": 0.5, "evaluation": {"images": 4, "gammas": rows, "dice": {"global": {"x": 0.6}}}}
     assert [r["gamma"] for r in gammas_of(unseen).values()] == [0.0, 0.5, 1.0]
+    tried = unseen | {"evaluation": {"gammas": rows[:0:-1]}}
+    assert list(gammas_of(tried)) == ["gamma of validation", "best gamma (hindsight)"], "0 was not tried"
     experiment = build("{leave_one_out: true, runs: {S: {}, G: {from: S, show: global}}}", out=tmp_path)
     outcomes = {("S", None, 0): [{"unseen": unseen, "gamma": 0.5, "gamma_sweep": [{"gamma": 0.5, "validation": 1}],
                                   "validation": {"best": {"global": {"score": 1}}}}]}  # fmt: skip
