@@ -20,7 +20,6 @@ import torch
 from tqdm import tqdm
 
 from app_fedsm.cli import add_job_options, settings_of
-from app_fedsm.config import tracks_of
 from app_fedsm.grid_rows import CENTRALIZED, federated
 from app_fedsm.run_folder import PROGRESS
 from fedsm.client.site_settings import CACHE_BUDGET
@@ -138,9 +137,11 @@ def run_centralized(settings: JobSettings, root: Path, names: list[str], out: Pa
         "rounds": settings.rounds, "seed": settings.seed, "sites": names,
     }  # fmt: skip
     validation = {"history": scores, "best": {GLOBAL: {"round": scores.index(max(scores)) + 1, "score": max(scores)}}}
+    summary = summarize(evaluations, settings, names)
+    validation["super_model"] = summary.pop("super_model_validation")
     images = {s: {part: len(data) for part, data in sites[s].items()} for s in names}
     results = common | {"images": images, "settings": settings.to_dict(), "validation": validation}
-    results |= summarize(evaluations, settings, names)
+    results |= summary
     manifest = common | {"labels": list(settings.task.labels), "versions": versions()}
     manifest |= {"images": images, "scores": results["test"], "pooled": True}
     save_super_model(out / "super_model", settings, manifest, {GLOBAL: best}, {})
@@ -161,9 +162,9 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if (args.out / "results.json").exists():
             raise UserError(f"{args.out} holds results already; choose another folder")
-        settings = replace(settings_of(args, federated(CENTRALIZED)), method=CENTRALIZED)
-        if settings.tracks != tracks_of(federated(CENTRALIZED)):
+        if any(item.startswith("tracks") for item in args.overrides or []):
             raise UserError("one network on all images has no tracks to be set: leave out --set tracks...")
+        settings = replace(settings_of(args, federated(CENTRALIZED)), method=CENTRALIZED)
         sites = list_sites(args.data)
         try_networks(settings, len(sites))
         results = run_centralized(settings, args.data, sites, args.out, args.cache)

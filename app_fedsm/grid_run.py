@@ -60,6 +60,8 @@ def state_of(folder: Path, spec: dict) -> str:
     for key, value in json.loads(json.dumps(spec["settings"])).items():
         if any(s[key] != value for s in settings):
             raise UserError(f"{folder} holds a run with another {key!r}; choose another --out, or delete the folder")
+    if finished and "super_model" not in finished.get("validation", {}):  # by which a learning rate is chosen
+        raise UserError(f"{folder} holds a run of an earlier version; choose another --out, or delete the folder")
     if finished:
         return "done" if spec["unseen"] is None or (folder / UNSEEN).is_file() else "resume"
     return "resume" if rounds_done(folder) else "start"

@@ -26,15 +26,10 @@ class Line:
 
 
 def validation_score(show: str, results: dict) -> float:
-    """The Dice on all validation images of what a row shows: that which may choose a learning rate.
-
-    A selector without a threshold has no gamma: its score is that of its best round, the Dice of what it made then.
-    """
+    """The Dice on all validation images of what a row shows: that which may choose a learning rate."""
     best = results["validation"]["best"]
-    if show == "super_model" and results["gamma"] is None and "selector" in best:
-        return best["selector"]["score"]
-    if show == "super_model" and results["gamma"] is not None:
-        return next(row["validation"] for row in results["gamma_sweep"] if row["gamma"] == results["gamma"])
+    if show == "super_model" and results["validation"]["super_model"] is not None:
+        return results["validation"]["super_model"]
     if show == "blend":
         return max(row["blend"]["validation"] for row in results["gamma_sweep"])
     images = {s: n["validation"] for s, n in results["images"].items() if personal(s) in best}
@@ -175,24 +170,26 @@ def _lines(
         return unseen_lines(show, found, sites)
     lines = dice_lines(show, found[0], sites, label)
     if experiment.costs and label is None:
-        lines = {suffix: values | cost_columns(found[0]) for suffix, values in lines.items()}
+        lines = {suffix: values | cost_columns(found[0], experiment.parallel) for suffix, values in lines.items()}
     return lines
 
 
-def cost_columns(results: dict) -> Values:
+def cost_columns(results: dict, parallel: int) -> Values:
     """What a site gets and sends for training in all, in MB (the mean over sites), and the median round's seconds.
 
     In all, not in a round: FedSM-extra's last rounds carry less, and sums that are sent once count too. Without the
-    candidates, which go down once when all training is over, to be tested.
+    candidates, which go down once when all training is over, to be tested. Seconds of runs that shared the processors
+    say so.
     """
+    seconds = "s a round" if parallel == 1 else f"s a round ({parallel} runs at once)"
     if "wire" not in results:  # centralized
-        return {"MB down": None, "MB up": None, "s a round": None}
+        return {"MB down": None, "MB up": None, seconds: None}
     wire = results["wire"]
     rounds = {way: [sum(counts) for counts in wire[f"{way}_bytes"].values()] for way in ("down", "up")}
     once = {"down": ["delivery_down_bytes"], "up": ["registration_up_bytes", "delivery_up_bytes"]}
     total = {way: sum(rounds[way]) + sum(sum(wire.get(key, {}).values()) for key in once[way]) for way in rounds}
     mean = {f"MB {way}": count / len(rounds[way]) / 1e6 for way, count in total.items()}
-    return mean | {"s a round": statistics.median(results["seconds"]["round"])}
+    return mean | {seconds: statistics.median(results["seconds"]["round"])}
 
 
 def columns_of(lines: list[Line]) -> list[str]:

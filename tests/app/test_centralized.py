@@ -4,13 +4,18 @@ import json
 
 import pytest
 import torch
+from monai.losses import DiceLoss
 
 from app_fedsm.centralized import Pool, main, train
 from app_fedsm.run_folder import events_of
 from app_fedsm.status import summary
-from fedsm.data.dataset import Part, load_site
+from fedsm.data.augment import augment_batch
+from fedsm.data.dataset import Part, load_site, seeded_order
+from fedsm.nets import build_unet
 from fedsm.server.record import Progress
+from fedsm.tracks.segmentation import SegmentationClient
 from tests.conftest import SITES, small_settings
+from tests.plain_loop import largest_difference
 
 TINY = [
     "--task", "retinal", "--rounds", "2", "--size", "32", "--batch-size", "4",
@@ -33,6 +38,32 @@ def test_same_seed_same_weights(data_root, tmp_path):
     sites = {s: load_site(data_root / s, s, settings) for s in SITES}
     first, second = (train(settings, sites, torch.device("cpu"), Progress(tmp_path / "progress"))[0] for _ in range(2))
     assert all(torch.equal(first[k], second[k]) for k in first)
+
+
+def test_equals_a_plain_loop(data_root, tmp_path, monkeypatch):
+    """Two augmented epochs over all sites' images, of which validation likes the first better: its weights are kept."""
+    scores = iter([0.9, 0.1])
+    monkeypatch.setattr(SegmentationClient, "validate", lambda *_: {"score": next(scores)})
+    augment = {"flip": "both", "intensity": 0.2}
+    settings = small_settings(rounds=2, overrides=[f"task.augment={json.dumps(augment)}"])
+    sites = {s: load_site(data_root / s, s, settings) for s in SITES}
+    best, told = train(settings, sites, torch.device("cpu"), Progress(tmp_path / "progress"))
+    assert told == [0.9, 0.1]
+
+    torch.manual_seed(settings.seed)
+    net = build_unet(settings.task)
+    adam, loss = torch.optim.Adam(net.parameters(), lr=settings.lr), DiceLoss(sigmoid=True)
+    images, labels = (torch.cat([getattr(sites[s]["train"], k)[:] for s in SITES]) for k in ("images", "labels"))
+    seed = seeded_order(settings, "centralized", 1, 0)
+    dice = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+    for rows in order.split(settings.batch_size):
+        x, y = augment_batch(images[rows], labels[rows].float(), augment, dice)
+        assert not torch.equal(x, images[rows])
+        adam.zero_grad()
+        loss(net(x), y).backward()
+        adam.step()
+    assert largest_difference(best, net.state_dict()) < 1e-6
 
 
 def test_results_are_those_of_a_run(data_root, tmp_path, capsys):

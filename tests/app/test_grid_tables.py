@@ -91,8 +91,9 @@ def test_costs_stand_beside_the_dice(tmp_path):
     """Down: 1 and 3 MB in both rounds, 2 and 6 in all: mean 4. Up: 2 in all each, and a has sent sums of 1 MB: 2.5."""
     sent = {"down_bytes": {"a": [10**6] * 2, "b": [3 * 10**6] * 2}, "up_bytes": {"a": [10**6] * 2, "b": [0, 2 * 10**6]}}
     sent["registration_up_bytes"] = {"a": 10**6}
-    costs = cost_columns({"wire": sent, "seconds": {"round": [4.0, 8.0]}})
+    costs = cost_columns({"wire": sent, "seconds": {"round": [4.0, 8.0]}}, parallel=1)
     assert costs == {"MB down": 4, "MB up": 2.5, "s a round": 6}
+    assert "s a round (2 runs at once)" in cost_columns({"wire": sent, "seconds": {"round": [4.0]}}, parallel=2)
     grid = make_grid(build("{runs: {Central: {method: centralized}}, costs: true}", out=tmp_path / "out"), tmp_path)
     grid.out.mkdir()
     run_grid(grid, starter(lambda run: (0.5, 0.5)))
@@ -126,9 +127,10 @@ def test_one_value_is_no_choice(tmp_path):
     assert "chosen" not in (grid.out / "table.md").read_text()
 
 
-def test_validation_score_of_a_selector_without_threshold_is_its_own():
-    best = {"global": {"score": 0.9}, "personal.a": {"score": 0.8}, "selector": {"score": 0.3}}
-    content = {"gamma": None, "validation": {"best": best}, "images": {"a": {"validation": 1}}}
+def test_validation_score_is_that_of_what_is_shown():
+    """Not 0.4, the selector's in its best round: the networks were others then than those of the super model."""
+    best = {"global": {"score": 0.9}, "personal.a": {"score": 0.8}, "selector": {"score": 0.4}}
+    content = {"validation": {"best": best, "super_model": 0.3}, "images": {"a": {"validation": 1}}}
     assert validation_score("super_model", content) == 0.3
     assert validation_score("global", content) == 0.9 and validation_score("personal_own", content) == 0.8
 
@@ -136,7 +138,7 @@ def test_validation_score_of_a_selector_without_threshold_is_its_own():
 def test_validation_score_of_soft_selection_is_its_own():
     """At gamma 0.5, the hard choice's, the mixture has 0.6; at its own gamma of 1 it has 0.7."""
     sweep = [{"gamma": g, "validation": v, "blend": {"validation": b}} for g, v, b in ((0.5, 0.9, 0.6), (1, 0.8, 0.7))]
-    content = {"gamma": 0.5, "gamma_sweep": sweep, "validation": {"best": {}}}
+    content = {"gamma_sweep": sweep, "validation": {"best": {}, "super_model": 0.9}}
     assert (validation_score("super_model", content), validation_score("blend", content)) == (0.9, 0.7)
 
 
@@ -144,7 +146,7 @@ def test_validation_score_of_personal_models_is_pooled_over_images():
     """0.9 on 1 image and 0.5 on 3: (0.9 + 1.5) / 4 = 0.6."""
     scores = {"personal.a": {"score": 0.9}, "personal.b": {"score": 0.5}}
     content = {
-        "gamma": None, "validation": {"best": scores}, "images": {"a": {"validation": 1}, "b": {"validation": 3}},
+        "validation": {"best": scores, "super_model": None}, "images": {"a": {"validation": 1}, "b": {"validation": 3}},
     }  # fmt: skip
     assert validation_score("personal_own", content) == pytest.approx(0.6)
 
@@ -161,8 +163,8 @@ def test_leave_one_out_reports_three_gammas(tmp_path):
     tried = unseen | {"evaluation": {"gammas": rows[:0:-1]}}
     assert list(gammas_of(tried)) == ["gamma of validation", "best gamma (hindsight)"], "0 was not tried"
     experiment = build("{leave_one_out: true, runs: {S: {}, G: {from: S, show: global}}}", out=tmp_path)
-    outcomes = {("S", None, 0): [{"unseen": unseen, "gamma": 0.5, "gamma_sweep": [{"gamma": 0.5, "validation": 1}],
-                                  "validation": {"best": {"global": {"score": 1}}}}]}  # fmt: skip
+    validation = {"best": {"global": {"score": 1}}, "super_model": 1}
+    outcomes = {("S", None, 0): [{"unseen": unseen, "gamma": 0.5, "validation": validation}]}
     lines = {line.name: line.cells for line in table_lines(experiment, outcomes, SITES)}
     assert lines["G"] == {"a": [0.6], "b": [None], "avg": [None]}
     assert [lines[f"S: {g}"]["a"] for g in gammas_of(unseen)] == [[0.2], [0.3], [0.6]]

@@ -80,6 +80,7 @@ def test_tables_by_hand():
     summary = summarize(evaluations(), settings(), SITES)
     test = summary["test"]
     assert summary["gamma"] == 0.0
+    assert summary["super_model_validation"] == pytest.approx(0.85)
     assert test["super_model"]["client_avg"] == pytest.approx(0.8)
     assert test["super_model"]["global"] == pytest.approx(0.85)
     assert test["personal_own"]["per_site"] == pytest.approx({"a": 0.8, "b": 0.9})

@@ -83,6 +83,10 @@ def write_results(
         "settings": job.to_dict(),
         "test": summary["test"],
         "gamma_sweep": summary["gamma_sweep"],
-        "validation": {"history": record.history, "best": record.best},
+        "validation": {
+            "history": record.history,
+            "best": record.best,
+            "super_model": summary["super_model_validation"],
+        },
     }
     write_json(folder / "results.json", results | measured)

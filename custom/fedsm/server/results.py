@@ -80,8 +80,8 @@ def summarize(evaluations: dict[str, dict], settings: JobSettings, sites: list[s
         sites: all sites; one that did not answer has None in the tables.
 
     Returns:
-        `gamma`, `blend_gamma`, `gamma_sweep` (pooled validation and test Dice a gamma) and `test` as in the README's
-        schema.
+        `gamma`, `blend_gamma`, `gamma_sweep` (pooled validation and test Dice a gamma), `super_model_validation`
+        (pooled validation Dice of what the selector makes; None without one) and `test` as in the README's schema.
     """
     gammas = _gammas(settings)
     gamma = choose_gamma(evaluations, gammas)
@@ -118,9 +118,11 @@ def summarize(evaluations: dict[str, dict], settings: JobSettings, sites: list[s
     test["candidates"] = {site: {m: _mean(d) for m, d in t["dice"].items()} for site, t in tests.items()}
     if len(labels) > 1:
         test["labels"] = {label: _of_label(label, rows, tests, images, sites) for label in labels}
+    validations = [e["validation"] for e in evaluations.values()]
     return {
         "gamma": gamma,
         "blend_gamma": blend_gamma,
+        "super_model_validation": _pooled(validations, gammas.index(gamma), "dice") if selected else None,
         "gamma_sweep": _sweep(evaluations, gammas, blends) if gamma is not None else [],
         "test": test,
     }
