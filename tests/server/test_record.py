@@ -56,3 +56,18 @@ def test_a_missing_site_keeps_the_best_of_its_personal_model(record):
     add(record, 2, site_1=0.7, site_2=0.7)
     assert record.best["personal.site-3"]["round"] == 1
     assert record.best["personal.site-1"]["round"] == 2
+
+
+def test_a_network_that_stays_at_its_site_was_made_in_the_round_that_it_was_best_in():
+    """Site 1 has 0.8 after round 2 and 0.6 after round 3, hands the one of 0.8 over, and scores it again."""
+    record = RunRecord("run", SITES)
+    record.tracks = server_tracks(small_settings(method="local"), SITES)
+    add(record, 1, site_1=0.5, site_2=0.1)
+    add(record, 2, site_1=0.8, site_2=0.2)
+    record.add_round(3, {}, {}, 1.0)
+    template = record.tracks["personal"].delivery_template()
+    for site in SITES[:2]:
+        record.tracks["personal"].deliver(site, template)
+    record.add_validation(3, record.tracks, reports({"site-1": 0.8, "site-2": 0.3}))
+    assert [record.best[f"personal.{s}"]["round"] for s in SITES[:2]] == [2, 3]
+    assert record.best["personal.site-1"]["file"] == "r000003.personal.site-1.safetensors", "where it lies"

@@ -12,6 +12,7 @@ from pathlib import Path
 from fedsm.server.checkpoint import Checkpoints
 from fedsm.tracks.base import ServerTrack
 
+_SAME = 1e-6  # scores of one network on one machine
 _WIRE = ("down_bytes", "up_bytes", "registration_up_bytes", "delivery_down_bytes", "delivery_up_bytes")
 
 
@@ -76,9 +77,15 @@ class RunRecord:
                     continue
                 scores[model] = _pooled(judged)
                 if model in track.models() and self._beats(model, judged):
+                    made = self._made_in(name, next(iter(judged)), number) if track.hands_over_best else number
                     file = Checkpoints.file_name(number, model)
-                    self.best[model] = {"round": number, "score": scores[model], "file": file, "judged": judged}
+                    self.best[model] = {"round": made, "score": scores[model], "file": file, "judged": judged}
             row.setdefault("score", {})[name] = sum(scores.values()) / len(scores)
+
+    def _made_in(self, track: str, site: str, last: int) -> int:
+        """The round that made the network that a site handed over after the last one: the first with its score."""
+        scores = [row.get("validation", {}).get(track, {}).get(site, -1.0) for row in self.history[:last]]
+        return next(number for number, score in enumerate(scores, start=1) if score > scores[-1] - _SAME)
 
     def _beats(self, model: str, judged: dict[str, tuple[float, int]]) -> bool:
         """Whether a model is better than the best so far, on the sites that judged both.

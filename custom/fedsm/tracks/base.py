@@ -122,6 +122,7 @@ class ServerTrack(ABC):
         self.sites = sites
 
     alone = False  # whether the rounds in which it plays are its own
+    hands_over_best = False  # whether what sites validate after the last round is the best of all rounds, not the last
 
     def link(self, tracks: dict[str, ServerTrack]) -> None:
         """Shows a track the others of the job, once, before anything else."""

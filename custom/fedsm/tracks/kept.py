@@ -94,6 +94,8 @@ class KeptServer(SilentServer):
     """Waits for the personal networks. A site that is gone after the last round leaves none: the global model stands
     in for it in the super model."""
 
+    hands_over_best = True
+
     def __init__(self, *args):
         super().__init__(*args)
         self._delivered: dict[str, Tensors] = {}
