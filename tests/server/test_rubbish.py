@@ -5,12 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from nvflare.apis.dxo import DataKind
 
 from fedsm import exchange
 from fedsm.errors import UserError
 from fedsm.server.aggregator import SoftPullAggregator
 from fedsm.server.guard import NormGuard
 from fedsm.settings import JobSettings
+from fedsm.tracks import server_tracks
 from fedsm.tracks.gaussian import StatisticsSelector, gaussian_classes, sums_template
 from tests.conftest import SITES, small_settings
 from tests.federation import Federation, in_round, results_of
@@ -169,6 +171,33 @@ def test_a_far_norm_is_warned_of_by_default_and_merged(aggregator, warnings):  #
     told = after_a_round(aggregator)
     assert aggregator.accept(far(aggregator, 11), context("site-2"))
     assert [kind for kind, _, _ in told] == ["warned"] * warnings
+
+
+def test_weights_are_judged_beside_larger_controls():
+    """SCAFFOLD's controls are a hundred times its weights here: one norm over both would not notice 11 times the
+    usual weights."""
+    server, settings = SoftPullAggregator(), small_settings(method="scaffold", norm_check="refuse")
+    server.bind(server_tracks(settings, SITES), SITES, settings)
+    server.begin(exchange.REGISTER, 0)
+    for site in SITES:
+        assert server.accept(exchange.pack({}, {"round": 0, "images": IMAGES}), context(site))
+
+    def answer(weight: float, control: float):
+        template = server.tracks["global"].template()
+        sizes = {k: control if k.startswith("control/") else weight for k in template}
+        tensors = {k: torch.full_like(v, sizes[k]) for k, v in template.items()}
+        meta = {"round": server._round, "images": IMAGES}
+        return exchange.pack({"global": tensors}, meta, DataKind.WEIGHT_DIFF)
+
+    server.begin(exchange.TRAIN, 1)
+    assert server.accept(answer(0.01, 1), context("site-1"))
+    server.aggregate(context("site-1"))
+    server.begin(exchange.TRAIN, 2)
+    assert server.accept(answer(0.09, 9), context("site-1"))
+    assert not server.accept(answer(0.11, 1), context("site-2"))
+    assert "track 'global': norm" in server.refused["site-2"]
+    assert not server.accept(answer(0.01, 11), context("site-3"))
+    assert "track 'global.control': norm" in server.refused["site-3"]
 
 
 def test_the_usual_norm_is_the_median_of_five_rounds():

@@ -191,29 +191,34 @@ class SoftPullAggregator(Aggregator):
         norms: dict[str, float] = {}
         warnings = []
         for name, tensors in tracks.items():
-            reason, norm = examine(tensors, templates[name])
-            if not reason and self._task == exchange.REGISTER:
-                reason = self.tracks[name].registration_problem(tensors, images)
-            elif not reason and self._task == exchange.VALIDATE:
-                reason = self.tracks[name].delivery_problem(tensors, images)
+            track = self.tracks[name]
+            parts, wanted = track.judged(tensors), track.judged(templates[name])
+            for part, held in parts.items():
+                reason, norms[part] = examine(held, wanted[part])
+                if reason:
+                    raise _Refused(f"track {name!r}: {reason}")
+            if self._task == exchange.REGISTER:
+                reason = track.registration_problem(tensors, images)
+            elif self._task == exchange.VALIDATE:
+                reason = track.delivery_problem(tensors, images)
             if reason:
                 raise _Refused(f"track {name!r}: {reason}")
-            if self._task != exchange.TRAIN:
-                continue
-            limit = self._guard.limit(name, sum(t.numel() for t in tensors.values()))
-            if norm > limit:
-                reason = f"track {name!r}: norm {norm:.3g} is above {limit:.3g}, norm_factor times the usual one"
+            for part, held in parts.items() if self._task == exchange.TRAIN else ():
+                limit = self._guard.limit(part, sum(t.numel() for t in held.values()))
+                if norms[part] <= limit:
+                    continue
+                reason = f"track {part!r}: norm {norms[part]:.3g} is above {limit:.3g}, norm_factor times the usual one"
                 if self._guard.mode == "refuse":
                     raise _Refused(reason)
                 if self._guard.mode == "clip":
-                    tracks[name], norm = scaled(tensors, limit / norm), limit
+                    tracks[name] = tracks[name] | scaled(held, limit / norms[part])
+                    norms[part] = limit
                     reason += "; clipped"
                 warnings.append(reason)
-            norms[name] = norm
         for reason in warnings:  # when all tracks are good: a refused answer has a reason of its own
             self.log_warning(fl_ctx, f"fedsm round={self._round} site={site} warned: {reason}")
             self._tell(WARNED, site, reason)
-        return norms
+        return norms if self._task == exchange.TRAIN else {}
 
     def _merge(self, site: str, tracks: dict[str, Tensors], meta: dict) -> None:
         for name, tensors in tracks.items():

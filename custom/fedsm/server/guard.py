@@ -2,6 +2,8 @@
 
     far:  ||update|| > norm_factor * m,      m: the median norm of the track's accepted updates of the last five rounds
 
+(SCAFFOLD's weights and controls are judged each by itself: `ServerTrack.judged`.)
+
 Of earlier rounds, because answers are merged as they arrive and the median of a round is known only when it is over; so
 the verdict does not depend on who answers first, and no update has to be held back. In the first round, where nothing
 is known yet, m is the norm of an update of 1 in every entry: above what an optimizer does in a round, below rubbish.

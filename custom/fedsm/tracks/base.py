@@ -154,6 +154,10 @@ class ServerTrack(ABC):
     def template(self) -> Tensors:
         """A tensor for each key that an update must hold: its shape and dtype are checked, not its values."""
 
+    def judged(self, update: Tensors) -> dict[str, Tensors]:
+        """The parts of an update whose norms are of different sizes, by name: each is judged by itself."""
+        return {self.name: update}
+
     @abstractmethod
     def merge(self, site: str, update: Tensors, n_images: int) -> None:
         """Takes one checked update as it arrives. `n_images` is the site's number of training images."""

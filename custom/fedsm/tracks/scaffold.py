@@ -125,6 +125,11 @@ class ScaffoldServer(AveragedServer):
     def template(self) -> Tensors:
         return self.payload("")
 
+    def judged(self, update: Tensors) -> dict[str, Tensors]:
+        """Beside the controls, measured in gradients or in Adam's steps, ten times the usual weights went unseen."""
+        weights = _weights(update)
+        return {self.name: weights, f"{self.name}.{_CONTROL}": {k: v for k, v in update.items() if k not in weights}}
+
     def merge(self, site: str, update: Tensors, n_images: int) -> None:
         super().merge(site, _weights(update), n_images)
         k = self.sites.index(site)
