@@ -1,5 +1,7 @@
 """FedSM-extra and the ensemble: the federated run equals a plain loop, and their results are complete."""
 
+import dataclasses
+
 import torch
 from monai.losses import DiceLoss
 from torch.nn import functional
@@ -104,23 +106,24 @@ def test_extra_resumes_among_the_selectors_rounds(tmp_path, data_root):
 
 
 def test_ensemble(tmp_path, data_root):
-    settings = small_settings(method="fedsm-ensemble", rounds=2)
+    settings = small_settings(method="fedsm-ensemble", rounds=3)
     federation, results = run(tmp_path, data_root, settings)
     weights = last_weights(federation.run_folder)
 
-    one_round = small_settings(method="fedsm-ensemble", rounds=1)
     parts = {s: load_site(data_root / s, s, settings)["train"] for s in TWO}
     total = sum(map(len, parts.values()))
-    after = algorithm_1(data_root, one_round, TWO, lam=0.7, selector="none")
     w_s = start(settings, 3)
     selectors = {s: build_selector(settings.task, 3) for s in TWO}
     adams = {s: torch.optim.Adam(selectors[s].parameters(), lr=settings.selector_lr) for s in TWO}
     dice = DiceLoss()
     # In round 1 all networks are equal, so the mixture does not depend on the selector: no step is taken.
-    for number, models in ((2, [after["global"], *(after[f"personal.{s}"] for s in TWO)]),):
-        nets = [build_unet(settings.task).eval() for _ in models]
-        for net, w in zip(nets, models, strict=True):
-            net.load_state_dict(w)
+    for number in (2, 3):
+        before = dataclasses.replace(settings, rounds=number - 1)
+        after = algorithm_1(data_root, before, TWO, lam=0.7, selector="none")
+        order = ["global", *(f"personal.{s}" for s in TWO)]
+        nets = [build_unet(settings.task).eval() for _ in order]
+        for net, name in zip(nets, order, strict=True):
+            net.load_state_dict(after[name])
         for s in TWO:
             selectors[s].load_state_dict(w_s)
             selectors[s].train()
@@ -137,7 +140,7 @@ def test_ensemble(tmp_path, data_root):
     assert results["gamma"] is None
     assert 0 <= results["test"]["super_model"]["client_avg"] <= 1
     unet, vgg = size_of(weights["global"]), size_of(w_s)
-    assert results["wire"]["down_bytes"][TWO[0]] == [3 * unet + vgg] * 2, "every network once"
+    assert results["wire"]["down_bytes"][TWO[0]] == [3 * unet + vgg] * 3, "every network once"
 
 
 def test_blend_is_scored_beside_the_hard_choice(tmp_path, data_root):
