@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from app_fedsm import experiment as module
-from app_fedsm import grid_run, run_folder
+from app_fedsm import grid_run, run_folder, simulate
 from app_fedsm.cli import main
 from app_fedsm.experiment import run_grid
 from app_fedsm.grid import build_experiment
@@ -126,6 +126,21 @@ def test_two_calls_on_one_folder_do_not_mix(tmp_path):
     holder.wait()
 
 
+def test_what_outlived_its_command_is_stopped_and_nothing_else(tmp_path):
+    """Two stand-ins for simulators, one at work in the folder of a run that was killed."""
+    sleepers = [
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "nvflare.cli", "-w", str(path)])
+        for path in (tmp_path / "run" / "workspace", tmp_path / "other" / "workspace")
+    ]
+    try:
+        with simulate.holding(tmp_path / "run"):
+            assert [process.poll() is None for process in sleepers] == [False, True]
+    finally:
+        for process in sleepers:
+            process.kill()
+            process.wait()
+
+
 def small_data(root: Path, sites: tuple[str, ...]) -> Path:
     for seed, site in enumerate(sites):
         write_site(root / site, 6, seed)
@@ -188,7 +203,7 @@ def test_a_real_run_without_a_site(tmp_path):
 def test_a_stopped_grid_goes_on(tmp_path, how):
     """Ctrl-C stops all processes; after kill -9 the run's process notices. The second call resumes.
 
-    both: grid and run are killed and the second call comes at once, while their simulator still works in the folder.
+    both: grid and run are killed and the next one comes at once, while their simulator still works in the folder.
     """
     data = small_data(tmp_path / "data", ("alpha", "beta"))
     file = tmp_path / "tiny.yaml"
@@ -204,6 +219,8 @@ def test_a_stopped_grid_goes_on(tmp_path, how):
             victim.kill()
         process.wait()
         assert runs and processes_of(folder), "the simulator is still there"
+        with simulate.holding(folder):
+            assert not processes_of(folder), "and is stopped before anything else is done in the folder"
     else:
         process.send_signal(how)
         assert process.wait(60) == (130 if how == signal.SIGINT else -how)
