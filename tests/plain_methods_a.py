@@ -5,6 +5,7 @@ Penalties enter as gradients (w - w_g), not as losses, and APFL's mixture is a f
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,10 +62,10 @@ class Ditto:
 
 
 class FineTune(Ditto):
-    """v <- w_g without moments, then v <- v - eta grad F(v)."""
+    """v <- w_g without moments, then v <- v - lr_factor eta grad F(v)."""
 
-    def __init__(self, settings: JobSettings, start: dict):
-        super().__init__(settings, start, prox=0.0)
+    def __init__(self, settings: JobSettings, start: dict, lr_factor: float):
+        super().__init__(dataclasses.replace(settings, lr=lr_factor * settings.lr), start, prox=0.0)
 
     def start(self, w_g: dict) -> None:
         super().start(w_g)

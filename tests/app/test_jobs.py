@@ -53,10 +53,10 @@ def test_the_paper_s_settings(tmp_path, task, lam):
     ("kind", "options"),
     [
         ("softpull", {}),
-        ("finetune", {"lr_factor": 1}),
+        ("finetune", {"lr_factor": 0.1}),
         ("apfl", {"alpha": 0.5, "adapt": "yes", "eta_alpha": 1}),
         ("per-fedavg", {"variant": "fo", "inner_lr": 1, "adapt_steps": 1}),
-        ("pfedme", {"prox": 15, "inner_steps": 5, "inner_lr": 0.1, "outer_lr": 0.06, "beta": 1}),
+        ("pfedme", {"prox": 0.015, "inner_steps": 5, "inner_lr": 10, "outer_lr": 60, "beta": 1}),
         ("ditto", {"prox": 0.1}),
         ("fedbn", {}),
     ],

@@ -21,7 +21,7 @@ TWO = SITES[:2]
 NOTICED = 10 * TOLERANCE  # what a method's own term changes at least in these runs
 
 PERSONAL = {
-    "finetune": (partial(plain.FineTune), "{kind: finetune}"),
+    "finetune": (partial(plain.FineTune, lr_factor=0.5), "{kind: finetune, lr_factor: 0.5}"),
     "ditto": (partial(plain.Ditto, prox=0.5), "{kind: ditto, prox: 0.5}"),
     "apfl": (partial(plain.APFL, alpha=0.5, eta_alpha=1.0), "{kind: apfl, alpha: 0.5, eta_alpha: 1.0}"),
 }

@@ -18,7 +18,7 @@ from tests.tracks.small_site import (
     step,
 )
 
-TRACKS = beside_global("{kind: finetune}")
+TRACKS = beside_global("{kind: finetune, lr_factor: 1}")
 
 
 def test_each_round_starts_from_the_received_model():

@@ -119,7 +119,7 @@ def test_state_survives_a_restart():
     ("option", "words"),
     [
         ({"prox": 0}, "prox must be a number at least 1e-06, got 0"),
-        ({"prox": 30}, "pfedme: outer_lr * prox is 1.8 and w would jump past theta; with prox 30, outer_lr may be at"),
+        ({"prox": 0.03}, "pfedme: outer_lr * prox is 1.8 and w would jump past theta; with prox 0.03, outer_lr may be"),
         ({"inner_steps": 0}, "inner_steps must be a whole number at least 1"),
         ({"inner_lr": "fast"}, "inner_lr must be a number"),
         ({"beta": -1}, "beta must be a number at least 0"),

@@ -76,7 +76,7 @@ KINDS = {
         options={"descriptor": Choice(DESCRIPTORS[0], DESCRIPTORS)},
     ),
     "fedprox": Kind(FedProxClient, AveragedServer, options={"mu": Number(0.01, least=0)}),
-    "finetune": Kind(FineTuneClient, LinkedServer, options={"lr_factor": Number(1, least=1e-6)}, personal=True),
+    "finetune": Kind(FineTuneClient, LinkedServer, options={"lr_factor": Number(0.1, least=1e-6)}, personal=True),
     "ditto": Kind(DittoClient, LinkedServer, options={"prox": Number(0.1, least=0)}, personal=True),
     "apfl": Kind(
         APFLClient,
@@ -104,10 +104,10 @@ KINDS = {
         PFedMeServer,
         personal=True,
         options={
-            "prox": Number(15, least=1e-6),
+            "prox": Number(0.015, least=1e-6),
             "inner_steps": Number(5, least=1, whole=True),
-            "inner_lr": Number(0.1, least=1e-6),
-            "outer_lr": Number(0.06, least=0),
+            "inner_lr": Number(10, least=1e-6),
+            "outer_lr": Number(60, least=0),
             "beta": Number(1, least=0),
         },
     ),
