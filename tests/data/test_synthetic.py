@@ -12,7 +12,7 @@ from fedsm.data.dataset import load_site
 from fedsm.data.site_folder import list_sites
 from fedsm.data.synthetic import write_sites
 from fedsm.tracks.descriptor import describe
-from fedsm.tracks.selector_statistics import StatisticsSelector, gaussian_classes, pack
+from fedsm.tracks.gaussian import StatisticsSelector, gaussian_classes, pack
 from tests.conftest import small_settings
 
 
