@@ -62,14 +62,21 @@ def address(kit: Path) -> str:
 def running_at(session) -> dict[str, set[str]]:
     """Site -> ids of the jobs that it runs, of the sites that answer now.
 
-    The server's own list holds a killed one for ten minutes: each is asked.
+    The server's own list holds a killed one for ten minutes: each is asked, and by itself, because the server may wait
+    longer for a site that was just killed (10 s) than a session waits for the server (5 s).
     """
-    listed = [client.name for client in session.get_connected_client_list()]
-    answers = (session.get_client_job_status(listed) or []) if listed else []
+    from nvflare.fuel.flare_api.api_spec import NoConnection
+
     running: dict[str, set[str]] = {}
-    for answer in answers:
-        if answer["status"] != "no_reply":
-            running.setdefault(answer["client_name"], set()).add(answer.get("job_id", ""))
+    for client in session.get_connected_client_list():
+        try:
+            answers = session.get_client_job_status([client.name]) or []
+        except NoConnection:
+            session.get_system_info()  # raises the same if it is the server that is silent
+            continue
+        for answer in answers:
+            if answer["status"] != "no_reply":
+                running.setdefault(answer["client_name"], set()).add(answer.get("job_id", ""))
     return running
 
 
