@@ -62,9 +62,11 @@ def test_up_submit_status_down(folder, data_root, capsys, monkeypatch):
     }  # fmt: skip
 
     lost = Poc(folder / "poc").kits / "site-2"
-    kill_all(lost)
+    for process in processes_of(lost):
+        process.suspend()  # its connection stands, and it says nothing
     assert main([*submit[:-1], str(folder / "other")]) == 2
     assert "not connected to the server: site-2" in capsys.readouterr().err
+    kill_all(lost)
     assert not (folder / "other" / "run.json").exists()
     assert main(["evaluate", model, "--env", "poc", *here, "-o", str(folder / "third")]) == 2
     assert "not connected to the server: site-2" in capsys.readouterr().err and not (folder / "third").exists()
