@@ -90,6 +90,8 @@ def _run(args: argparse.Namespace) -> int:
     from fedsm.settings import JobSettings
 
     out = args.out
+    if args.from_round is not None and not args.resume:
+        raise UserError("--from-round goes with --resume")
     if args.resume:
         fixed = [n for n in args.job_options if n != "rounds" and getattr(args, n) is not None]
         if fixed:
@@ -114,7 +116,7 @@ def _run(args: argparse.Namespace) -> int:
     if not 1 <= threads <= len(sites):
         raise UserError(f"--threads must be between 1 and the number of sites ({len(sites)}), got {threads}")
     with simulate.holding(out):
-        run_folder.prepare_folder(out, args.resume, args.force)
+        run_folder.prepare_folder(out, args.resume, args.force, args.from_round)
         for line in warnings_of(reports):
             print(line, file=sys.stderr)
         return _simulate(settings, data, sites, threads, args)
@@ -198,6 +200,7 @@ def build_parser() -> argparse.ArgumentParser:
     run.add_argument("--threads", type=int, metavar="T", help="sites that run at the same time (default: all)")
     run.add_argument("--cache", type=Path, metavar="DIR", help="where decoded images are kept (default: in --out)")
     run.add_argument("--resume", action="store_true", help="go on from the last checkpoint in --out")
+    run.add_argument("--from-round", type=int, metavar="N", help=federation_commands.FROM_ROUND)
     run.add_argument("--force", action="store_true", help="replace the run that --out holds")
     add_job_options(run)
     run.set_defaults(do=_run)

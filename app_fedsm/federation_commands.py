@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fedsm.errors import UserError
 
+FROM_ROUND = "go back to the checkpoint of round N; later ones are dropped"
 _POC_DIR = Path("poc")
 _SYNTHETIC_SITES = 3
 _GPUS = re.compile(r"(?:(?P<site>[^=]+)=)?(?P<count>\d+)(?::(?P<memory>\d+))?")
@@ -154,10 +155,12 @@ def _resume(args: argparse.Namespace) -> int:
     if not is_federation(args.run):
         if args.join:
             raise UserError("--join is for federations; in the simulator a new folder below --data joins")
-        more = [] if args.rounds is None else ["--rounds", str(args.rounds)]
+        given = {"--rounds": args.rounds, "--from-round": args.from_round}
+        more = [word for option, n in given.items() if n is not None for word in (option, str(n))]
         return main(["run", "--resume", "--out", str(args.run), *more])
-    job_id, away = remote.resume(args.run, args.rounds, args.join)
-    print(f"job {job_id} goes on from the last checkpoint", file=sys.stderr)
+    job_id, away = remote.resume(args.run, args.rounds, args.join, args.from_round)
+    last = "the last checkpoint" if args.from_round is None else f"the checkpoint of round {args.from_round}"
+    print(f"job {job_id} goes on from {last}", file=sys.stderr)
     if away:
         print(f"not connected: {', '.join(away)}; when they are back, `fedsm resume` takes them in", file=sys.stderr)
     return _follow(args.run)
@@ -282,6 +285,7 @@ def add_parsers(commands, add_job_options) -> None:
     )  # fmt: skip
     resume.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
     resume.add_argument("--rounds", type=int, metavar="N", help="another number of rounds in all")
+    resume.add_argument("--from-round", type=int, metavar="N", help=FROM_ROUND)
     resume.add_argument("--join", nargs="+", default=[], metavar="SITE", help="sites that take part for the first time")
     resume.set_defaults(do=_resume)
 

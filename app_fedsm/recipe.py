@@ -74,17 +74,19 @@ class FedSMRecipe(_FedSMJob):
         resources: site (or `@default`) -> what the site's resource manager must have free for this job, such as
             `{"num_of_gpus": 1, "mem_per_gpu_in_GiB": 8}`.
         sites: the job goes to these alone; default: to all that are connected when it starts.
+        from_round: the round to go on from, with `resume_from`; default: the newest checkpoint's.
     """
 
     def __init__(
         self, settings: JobSettings, name: str, resume_from: str = "", byoc: bool = False,
-        resources: dict[str, dict] | None = None, sites: list[str] | None = None,
+        resources: dict[str, dict] | None = None, sites: list[str] | None = None, from_round: int | None = None,
     ):  # fmt: skip
         check_options(settings)
         job = FedJob(name=name, min_clients=settings.min_sites)
         for site, needed in (resources or {}).items():
             job.job.add_resource_spec(site, needed)
-        job.to_server(FedSMController(settings.to_dict(), resume_from=resume_from), id="controller")
+        controller = FedSMController(settings.to_dict(), resume_from=resume_from, from_round=from_round)
+        job.to_server(controller, id="controller")
         job.to_server(SoftPullAggregator(), id="aggregator")
         job.to_server(TBAnalyticsReceiver(), id="tensorboard")
         tasks = [exchange.REGISTER, exchange.TRAIN, exchange.VALIDATE, exchange.EVALUATE]

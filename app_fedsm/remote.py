@@ -38,6 +38,7 @@ def check_connected(kit: Path, sites: list[str]) -> None:
 def submit(
     kit: Path, settings: JobSettings, out: Path, sites: list[str], byoc: bool = False,
     resources: dict[str, dict] | None = None, earlier: Sequence[str] = (), all_sites: list[str] | None = None,
+    from_round: int | None = None,
 ) -> str:  # fmt: skip
     """Submits a job and notes it in the run's folder, so that it can be followed by whoever comes later.
 
@@ -50,6 +51,7 @@ def submit(
         resources: see `FedSMRecipe`.
         earlier: ids of the jobs whose checkpoints this one goes on from, the newest first.
         all_sites: the sites of the run, where some of them are away; default: `sites`.
+        from_round: the round to go on from; default: that of the newest checkpoint.
 
     Returns:
         the job's id.
@@ -63,7 +65,9 @@ def submit(
     kit, out = kit.resolve(), out.resolve()
     with sessions.connect(kit) as session:
         resume_from = f"job:{','.join(earlier)}" if earlier else ""
-        FedSMRecipe(settings, job_name(settings), resume_from, byoc, resources, sites).export(str(out / "job"))
+        FedSMRecipe(settings, job_name(settings), resume_from, byoc, resources, sites, from_round).export(
+            str(out / "job")
+        )
         job_id = hand_in(session, out / "job" / job_name(settings))
     note = {"job_id": job_id, "kit": str(kit), "settings": settings.to_dict(), "sites": all_sites or sites}
     write_json(out / RUN, note | {"byoc": byoc, "resources": resources or {}, "earlier": list(earlier)})
@@ -82,8 +86,10 @@ def hand_in(session, folder: Path) -> str:
         raise UserError(f"the server refused the job: {' '.join(str(e).split())}") from e
 
 
-def resume(out: Path, rounds: int | None = None, join: Sequence[str] = ()) -> tuple[str, list[str]]:
-    """Goes on with a run as a new job, from the last checkpoint on the server's disk.
+def resume(
+    out: Path, rounds: int | None = None, join: Sequence[str] = (), from_round: int | None = None
+) -> tuple[str, list[str]]:
+    """Goes on with a run as a new job, from a checkpoint on the server's disk.
 
     For a job that ended, for one that the server no longer knows how to run (it was killed and started again), and for
     one that runs without a site which has come back: FLARE does not let a restarted site into a running job, so that
@@ -93,6 +99,7 @@ def resume(out: Path, rounds: int | None = None, join: Sequence[str] = ()) -> tu
         out: the run's folder, as `submit` left it.
         rounds: another number of rounds.
         join: sites that take part for the first time.
+        from_round: the round to go back to; default: the newest checkpoint's. A job that runs is stopped for it.
 
     Returns:
         the new job's id, and the sites of the run that are not connected: they keep their place.
@@ -102,7 +109,7 @@ def resume(out: Path, rounds: int | None = None, join: Sequence[str] = ()) -> tu
     """
     job = load_job(out)
     kit, old = Path(job["kit"]), job["job_id"]
-    if (out / RESULTS).is_file() and rounds is None:
+    if (out / RESULTS).is_file() and rounds is None and from_round is None:
         raise UserError(f"{out} is finished; --rounds N goes on for more")
     settings = JobSettings.from_dict(job["settings"] | ({} if rounds is None else {"rounds": rounds}))
     with sessions.connect(kit) as session:
@@ -118,11 +125,11 @@ def resume(out: Path, rounds: int | None = None, join: Sequence[str] = ()) -> tu
             raise UserError(f"{len(present)} of {len(sites)} sites are connected, min_sites is {settings.min_sites}")
         if events_of(session, old):
             # One that was restarted is here and not in the job, long before the job has noticed.
-            if not join and all(old in running[site] for site in present):
+            if not join and from_round is None and all(old in running[site] for site in present):
                 raise UserError(f"job {old} runs and no site waits to come back; `fedsm fetch {out}` waits for it")
             _stop(session, old)
     ids = [old, *job["earlier"]]
-    new = submit(kit, settings, out, present, job["byoc"], job["resources"], ids, all_sites=sites)
+    new = submit(kit, settings, out, present, job["byoc"], job["resources"], ids, sites, from_round)
     if (out / RESULTS).is_file():
         (out / RESULTS).replace(out / EARLIER)  # this job's must not be taken for them
     return new, [site for site in sites if site not in present]

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedsm.errors import UserError
-from fedsm.server.checkpoint import FOLDER
+from fedsm.server.checkpoint import FOLDER, Checkpoints
 from fedsm.server.record import AcceptedLog
 
 RUN = "run.json"
@@ -63,11 +63,17 @@ def alone(folder: Path, what: str, patience: float = 0) -> Iterator[None]:
         yield
 
 
-def prepare_folder(out: Path, resume: bool, force: bool) -> None:
+def prepare_folder(out: Path, resume: bool, force: bool, from_round: int | None = None) -> None:
     """Makes the run's folder ready; never overwrites a run that nobody asked to be overwritten.
 
+    Args:
+        out: the run's folder.
+        resume: whether the run in it goes on.
+        force: whether a run in it may be replaced.
+        from_round: with `resume`, the round to go back to; later checkpoints are dropped.
+
     Raises:
-        UserError: it holds a run already, or with `resume` it holds none.
+        UserError: it holds a run already, or with `resume` it holds none, or none of that round.
     """
     held = [name for name in _OWN if (out / name).exists()]
     if resume:
@@ -76,6 +82,8 @@ def prepare_folder(out: Path, resume: bool, force: bool) -> None:
         collect(server_folder(out), out)
         if not (out / FOLDER).is_dir():
             raise UserError(f"{out} holds no checkpoint yet; start again with --force")
+        if from_round is not None:
+            Checkpoints(out / FOLDER).rewind(from_round)
         return
     if held and not force:
         remedies = f"choose another --out, go on with `fedsm resume {out}`, or --force"

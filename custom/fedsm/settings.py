@@ -139,8 +139,10 @@ class JobSettings:
         round_timeout: seconds after which a round is closed with those that answered.
         round_retries: how often a round with fewer than `min_sites` good answers is tried again before the job stops.
         absent_wait: seconds in which a site that missed its last task must fetch the next one to be waited for.
-        max_images: images of one part that a site may register with, or its word would own every average.
-        norm_check: what is done about an update whose norm is far from the others': `off`, `warn`, `clip`, `refuse`.
+        max_images: images of one part that a site may register with.
+        max_share: the most that one site weighs in an average, as a multiple of the median site's number of images.
+        norm_check: what is done about an update whose norm is far from the others': `clip` (scale it down to the usual
+            norm), `refuse`, `warn` (merge it) or `off`. See `fedsm.server.guard`.
         norm_factor: how many times the median norm of the last rounds is far.
         evaluate_timeout: the same for the last task, in which every site tries every candidate.
         gammas: the thresholds of Algorithm 2 that are tried on the validation images.
@@ -166,8 +168,9 @@ class JobSettings:
     absent_wait: int = 10
     evaluate_timeout: int = 7200
     max_images: int = 1_000_000
-    norm_check: str = "warn"
-    norm_factor: float = 10.0
+    max_share: float = 2.0
+    norm_check: str = "clip"
+    norm_factor: float = 5.0
     gammas: list[float] = field(default_factory=lambda: list(GAMMAS))
     blend: bool = False
     keep_checkpoints: int = 2
@@ -185,6 +188,8 @@ class JobSettings:
             raise UserError(f"norm_check must be one of {', '.join(NORM_CHECKS)}, got {self.norm_check!r}")
         if not (math.isfinite(self.norm_factor) and self.norm_factor > 1):
             raise UserError(f"norm_factor must be a number above 1, got {self.norm_factor!r}")
+        if not (math.isfinite(self.max_share) and self.max_share >= 1):
+            raise UserError(f"max_share must be a number of at least 1, got {self.max_share!r}")
         for name in ("lr", "selector_lr"):
             value = getattr(self, name)
             if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):

@@ -10,6 +10,7 @@ from nvflare.apis.shareable import Shareable, make_reply
 
 from fedsm import exchange
 from fedsm.server.aggregator import SoftPullAggregator
+from fedsm.server.identity import set_sender
 from fedsm.tracks import server_tracks
 from tests.conftest import SITES, small_settings
 
@@ -19,6 +20,7 @@ IMAGES = {"train": 10, "validation": 4, "test": 4}
 def context(site: str) -> FLContext:
     fl_ctx = FLContextManager(identity_name="server", job_id="job").new_context()
     fl_ctx.set_peer_context(FLContextManager(identity_name=site, job_id="job").new_context())
+    set_sender(fl_ctx, site)
     return fl_ctx
 
 

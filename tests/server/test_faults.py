@@ -9,7 +9,8 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import make_reply
 
 from fedsm import exchange
-from fedsm.server.dispatch import _ClientTasks, _Inbox
+from fedsm.server.dispatch import _ClientTasks
+from fedsm.server.inbox import Inbox
 from tests.conftest import SITES, small_settings
 from tests.federation import Federation, in_round, results_of
 from tests.plain_loop import largest_difference
@@ -132,12 +133,12 @@ def test_the_order_of_arrival_does_not_show(tmp_path, data_root):
 
 def test_inbox_hands_on_in_order_and_nothing_after_it_was_closed():
     taken = []
-    inbox = _Inbox(["a", "b", "c"], lambda result, fl_ctx: taken.append(result))
+    inbox = Inbox(["a", "b", "c"], lambda result, fl_ctx: taken.append(result))
     assert inbox.put("b", "B", None) and taken == []
     assert inbox.put("a", "A", None) and taken == ["A", "B"]
     inbox.close()
     assert not inbox.put("c", "C", None)
-    gap = _Inbox(["a", "b", "c"], lambda result, fl_ctx: taken.append(result))
+    gap = Inbox(["a", "b", "c"], lambda result, fl_ctx: taken.append(result))
     gap.put("c", "C", None)
     gap.close()
     assert taken == ["A", "B", "C"], "a missing site does not hold back the others for ever"

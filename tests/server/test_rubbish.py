@@ -1,6 +1,7 @@
 """Rubbish of every kind: refused by name, told everywhere, and the models are those without it."""
 
 import json
+from math import inf
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +12,7 @@ from fedsm import exchange
 from fedsm.errors import UserError
 from fedsm.server.aggregator import SoftPullAggregator
 from fedsm.server.guard import NormGuard
-from fedsm.settings import JobSettings
+from fedsm.settings import NORM_CHECKS, JobSettings
 from fedsm.tracks import server_tracks
 from fedsm.tracks.gaussian import StatisticsSelector, gaussian_classes, sums_template
 from tests.conftest import SITES, small_settings
@@ -53,7 +54,7 @@ RUBBISH = {
     5: (lambda r: r["DXO"]["meta"].update(round=4), "answer of round 4, expected 5"),
     6: (lambda r: r["DXO"]["meta"]["images"].update(train=10**9), "claims 1000000000 train images, but registered 10"),
     7: (lambda r: r.pop("DXO"), "not a DXO"),
-    8: (norm, "norm_factor times the usual one"),
+    8: (norm, "is far above the usual"),
 }
 
 
@@ -67,7 +68,8 @@ def test_a_site_that_sends_rubbish_in_every_round_harms_nobody(tmp_path, data_ro
             RUBBISH[in_round(shareable)][0](result)
         return result
 
-    settings = small_settings(rounds=8, lam=0.7, norm_check="refuse")
+    # A small rate: over eight rounds at 1e-3 Adam made 1.5e-4 of a last bit on one kind of processor; at 1e-4 2e-7.
+    settings = small_settings(rounds=8, lam=0.7, norm_check="refuse", lr=1e-4)
     federation = Federation(tmp_path, data_root, settings, SITES, fault=fault).run()
     assert federation.panic is None
     results = results_of(federation)
@@ -141,40 +143,48 @@ def after_a_round(aggregator):  # noqa: F811
 
 @pytest.mark.parametrize("aggregator", [{"norm_check": "refuse"}], indirect=True)
 def test_a_far_norm_is_refused(aggregator):  # noqa: F811
-    """9 times the usual norm is taken, 11 times is not (`norm_factor` is 10)."""
+    """4 times the usual norm is taken, 6 times is not (`norm_factor` is 5)."""
     told = after_a_round(aggregator)
-    assert aggregator.accept(far(aggregator, 9), context("site-1"))
+    assert aggregator.accept(far(aggregator, 4), context("site-1"))
     before = snapshot(aggregator)
-    assert not aggregator.accept(far(aggregator, 11), context("site-2"))
-    assert "norm_factor times the usual one" in aggregator.refused["site-2"]
+    assert not aggregator.accept(far(aggregator, 6), context("site-2"))
+    assert "is far above the usual" in aggregator.refused["site-2"]
     assert [(kind, site) for kind, site, _ in told] == [("refused", "site-2")]
     after = snapshot(aggregator)
     assert all(torch.equal(before[k], after[k]) for k in before)
 
 
-@pytest.mark.parametrize("aggregator", [{"norm_check": "clip"}], indirect=True)
-def test_a_far_norm_is_clipped_to_the_limit(aggregator):  # noqa: F811
-    """An update of 1000 in every entry becomes one of 10 = norm_factor x 1."""
+def test_a_far_norm_is_scaled_down_to_the_usual_one(aggregator):  # noqa: F811
+    """An update of 400 in every entry becomes one of 1, as those of the round before were."""
     told = after_a_round(aggregator)
     before = snapshot(aggregator)
-    assert aggregator.accept(far(aggregator, 1000), context("site-1"))
+    assert aggregator.accept(far(aggregator, 400), context("site-1"))
     aggregator.aggregate(context("site-1"))
     after = snapshot(aggregator)
     for key in (k for k in before if k.startswith("global/")):
-        assert torch.allclose(after[key], before[key] + 10, rtol=1e-4)
-    assert {kind for kind, _, _ in told} == {"warned"} and all("clipped" in reason for _, _, reason in told)
+        assert torch.allclose(after[key], before[key] + 1, rtol=1e-4)
+    assert {kind for kind, _, _ in told} == {"warned"} and all("scaled down" in reason for _, _, reason in told)
 
 
-@pytest.mark.parametrize(("aggregator", "warnings"), [({}, 3), ({"norm_check": "off"}, 0)], indirect=["aggregator"])
-def test_a_far_norm_is_warned_of_by_default_and_merged(aggregator, warnings):  # noqa: F811
-    """One warning a track; none with `norm_check` off."""
+@pytest.mark.parametrize("aggregator", [{"norm_check": mode} for mode in NORM_CHECKS], indirect=True)
+def test_an_absurd_norm_is_refused_in_every_mode(aggregator):  # noqa: F811
+    """No model survives 501 = 100 x norm_factor + 1 times the usual update."""
+    after_a_round(aggregator)
+    assert not aggregator.accept(far(aggregator, 501), context("site-1"))
+
+
+@pytest.mark.parametrize(
+    ("aggregator", "warnings"), [({"norm_check": "warn"}, 3), ({"norm_check": "off"}, 0)], indirect=["aggregator"]
+)
+def test_a_far_norm_is_merged_if_the_job_says_so(aggregator, warnings):  # noqa: F811
+    """One warning for each track; none with `norm_check` off."""
     told = after_a_round(aggregator)
     assert aggregator.accept(far(aggregator, 11), context("site-2"))
     assert [kind for kind, _, _ in told] == ["warned"] * warnings
 
 
 def test_weights_are_judged_beside_larger_controls():
-    """SCAFFOLD's controls are a hundred times its weights here: one norm over both would not notice 11 times the
+    """SCAFFOLD's controls are a hundred times its weights here: one norm over both would not notice 6 times the
     usual weights."""
     server, settings = SoftPullAggregator(), small_settings(method="scaffold", norm_check="refuse")
     server.bind(server_tracks(settings, SITES), SITES, settings)
@@ -193,27 +203,33 @@ def test_weights_are_judged_beside_larger_controls():
     assert server.accept(answer(0.01, 1), context("site-1"))
     server.aggregate(context("site-1"))
     server.begin(exchange.TRAIN, 2)
-    assert server.accept(answer(0.09, 9), context("site-1"))
-    assert not server.accept(answer(0.11, 1), context("site-2"))
+    assert server.accept(answer(0.04, 4), context("site-1"))
+    assert not server.accept(answer(0.06, 1), context("site-2"))
     assert "track 'global': norm" in server.refused["site-2"]
-    assert not server.accept(answer(0.01, 11), context("site-3"))
+    assert not server.accept(answer(0.01, 6), context("site-3"))
     assert "track 'global.control': norm" in server.refused["site-3"]
 
 
 def test_the_usual_norm_is_the_median_of_five_rounds():
-    """Nothing known: 1 in every entry, so sqrt(100) = 10, times 2. Then medians; zeros (a track that rested) and a
-    single outlier count for nothing; the sixth round pushes out the first."""
+    """In the first round: of the answers themselves, of two the smaller. Then medians; zeros (a track that rested) and
+    a single outlier count for nothing; the sixth round pushes out the first."""
     guard = NormGuard("warn", 2.0)
-    assert guard.limit("global", 100) == 20
+    assert guard.usual("global", 100) == inf and not guard.knows("global")
+    guard.note("global", 7.0)
+    guard.note("global", 1e12)
+    assert guard.usual("global", 100) == 7
+    guard.note("global", 9.0)
+    assert guard.usual("global", 100) == 9
     guard.close({"global": [0.0, 0.0]})
-    assert guard.limit("global", 100) == 20
+    assert guard.usual("global", 100) == inf and not guard.knows("global")
     guard.close({"global": [3.0, 4.0, 1e9]})
-    assert guard.limit("global", 100) == 8
+    assert guard.usual("global", 100) == 4 and guard.knows("global")
     for _ in range(5):
         guard.close({"global": [1.0]})
-    assert guard.limit("global", 100) == 2 and len(guard.history["global"]) == 5
-    assert guard.limit("personal", 9) == 6, "each track for itself"
-    assert NormGuard("off", 2.0).limit("global", 1) == float("inf")
+    assert guard.usual("global", 100) == 1 and len(guard.history["global"]) == 5
+    assert guard.usual("personal", 9) == inf, "each track for itself"
+    assert guard.limit(3.0) == 6 and guard.absurd(3.0) == 600
+    assert NormGuard("off", 2.0).limit(3.0) == inf
 
 
 def test_norms_survive_a_resume(tmp_path, data_root):

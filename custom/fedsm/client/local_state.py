@@ -1,8 +1,8 @@
 """What a site must remember between rounds, on its own disk.
 
 One file a round: `<state_dir>/<run id>/round_000007.safetensors` holds Adam's moments as they were after round 7. The
-last two rounds are kept, so that a server that goes on from its checkpoint of the round before finds the moments
-that belong to it.
+last two rounds are kept, and those that the server keeps to go back to (`fedsm.rounds`), so that a server that goes on
+from an earlier checkpoint finds the moments that belong to it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from fedsm.rounds import rounds_to_keep
 from fedsm.tracks.base import Tensors
 
 _KEEP = 2
@@ -54,7 +55,7 @@ class LocalState:
         return 0, {}
 
     def save(self, number: int, state: dict[str, Tensors]) -> None:
-        """Writes the state after round `number`, whole or not at all, and drops what is too old or of a lost future."""
+        """Writes the state after a round, whole or not at all; drops older rounds, and rounds after a rollback."""
         self._folder.mkdir(parents=True, exist_ok=True)
         flat = {f"{t}/{k}": v.contiguous() for t, tensors in state.items() for k, v in tensors.items()}
         final = self._folder / f"round_{number:06d}.safetensors"
@@ -62,7 +63,7 @@ class LocalState:
         save_file(flat or {"empty/empty": torch.zeros(0)}, partial)
         os.replace(partial, final)
         files = self._files()
-        keep = sorted(n for n in files if n <= number)[-_KEEP:]  # by count: a site may have missed rounds
+        keep = rounds_to_keep(files, number, _KEEP)  # by count: a site may have missed rounds
         for other, path in files.items():
             if other not in keep:
                 path.unlink(missing_ok=True)

@@ -13,8 +13,10 @@ from nvflare.app_common.abstract.aggregator import Aggregator
 from fedsm import exchange
 from fedsm.server import checks
 from fedsm.server.guard import NormGuard
+from fedsm.server.identity import sender_of, sender_problem
 from fedsm.settings import JobSettings
 from fedsm.tracks.base import ServerTrack, Tensors
+from fedsm.tracks.shares import bounded_shares
 from fedsm.tracks.state import examine, scaled
 
 REFUSED, WARNED = "refused", "warned"
@@ -33,10 +35,11 @@ class SoftPullAggregator(Aggregator):
 
     A shareable is refused, by the site's name and with the reason, when it is an error reply, no COLLECTION of
     DXOs, of another round, a second answer, larger than the model, lacks a track or brings an unknown one, has other
-    keys or shapes than the model, holds NaN or infinite values, or claims an image count that is not positive or above
-    what the site registered (at the registration: above `max_images`). Its norm is judged by the `NormGuard`. A refused
-    shareable changes nothing. Entries that a site's `ExcludeVars` filter kept back count as unchanged: zero in the
-    average, and its personal model keeps the server's.
+    keys or shapes than the model, holds NaN or infinite values, claims an image count that is not positive or above
+    what the site registered (at the registration: above `max_images`), or gives itself another name than that of the
+    client that FLARE authenticated. Its norm is judged by the `NormGuard`. A refused shareable changes nothing. Entries
+    that a site's `ExcludeVars` filter kept back count as unchanged: zero in the average, and its personal model keeps
+    the server's. In averages a site weighs as many images as it registered, at most `max_share` times the median.
 
     What partial participation does is each track's own affair: see its docstring.
     """
@@ -65,6 +68,7 @@ class SoftPullAggregator(Aggregator):
         self.tracks = tracks
         self.sites = sites
         self._max_images = settings.max_images
+        self._max_share = settings.max_share
         self._guard = NormGuard(settings.norm_check, settings.norm_factor, norms)
         self._tell = tell
 
@@ -96,12 +100,34 @@ class SoftPullAggregator(Aggregator):
         self.norms: dict[str, dict[str, float]] = {}  # site -> track -> norm of what was merged
         self.broken = ""  # why the models are in no state to go on with
 
+    @property
+    def compares_first(self) -> bool:
+        """Whether the answers of the open round must all be there before one is merged: see `NormGuard`."""
+        if self._task != exchange.TRAIN:
+            return False
+        templates = {name: track.template() for name, track in self._playing.items()}
+        parts = [part for name, tensors in templates.items() if tensors for part in self.tracks[name].judged(tensors)]
+        return not all(map(self._guard.knows, parts))
+
+    def compare(self, shareable: Shareable, fl_ctx: FLContext) -> None:
+        """Notes the norms of an answer that `accept` will be given later, if it is a good one."""
+        try:
+            _, tracks = self._check(sender_of(fl_ctx), shareable, fl_ctx)
+        except Exception:  # it will be refused, by name, when it is its turn
+            return
+        templates = checks.templates_of(self._task, self._playing)
+        for name, tensors in tracks.items():
+            wanted = self.tracks[name].judged(templates[name])
+            for part, held in self.tracks[name].judged(tensors).items():
+                reason, norm = examine(held, wanted[part])
+                if reason is None:
+                    self._guard.note(part, norm)
+
     def accept(self, shareable: Shareable, fl_ctx: FLContext) -> bool:
         """Merges one site's answer, or refuses it."""
-        peer = fl_ctx.get_peer_context()
-        site = peer.get_identity_name() if peer else None
+        site = sender_of(fl_ctx)
         try:
-            meta, tracks = self._check(site, shareable)
+            meta, tracks = self._check(site, shareable, fl_ctx)
             norms = self._examine(site, tracks, meta["images"], fl_ctx)
         except _Refused as e:
             return self._refuse(site, str(e), e.answered, fl_ctx)
@@ -128,20 +154,26 @@ class SoftPullAggregator(Aggregator):
             {}, {"round": self._round, "accepted": sorted(self.accepted), "refused": dict(self.refused)}
         )
 
-    def _refuse(self, site, reason: str, answered: bool, fl_ctx: FLContext) -> bool:
+    def shares(self) -> dict[str, float]:
+        """What each registered site weighs in averages."""
+        return bounded_shares({site: images["train"] for site, images in self.registered.items()}, self._max_share)
+
+    def _refuse(self, site: str, reason: str, answered: bool, fl_ctx: FLContext) -> bool:
         reason = checks.one_line(reason)
         # A second answer is refused without taking back the first.
         if site not in self.accepted:
-            self.refused[str(site)] = reason
+            self.refused[site] = reason
         self.log_error(fl_ctx, f"fedsm round={self._round} site={site} refused: {reason}")
         if answered:
-            self._tell(REFUSED, str(site), reason)
+            self._tell(REFUSED, site, reason)
         return False
 
-    def _check(self, site, shareable) -> tuple[dict, dict[str, Tensors]]:
+    def _check(self, site: str, shareable, fl_ctx: FLContext) -> tuple[dict, dict[str, Tensors]]:
         """The answer's meta and tracks; whatever costs little is checked before tensors are read."""
         if site not in self.sites:
             raise _Refused("not a site of this job")
+        if reason := sender_problem(fl_ctx):
+            raise _Refused(reason)
         if site in self.accepted:
             raise _Refused("a second answer in one round")
         if not isinstance(shareable, Shareable):
@@ -204,16 +236,16 @@ class SoftPullAggregator(Aggregator):
             if reason:
                 raise _Refused(f"track {name!r}: {reason}")
             for part, held in parts.items() if self._task == exchange.TRAIN else ():
-                limit = self._guard.limit(part, sum(t.numel() for t in held.values()))
-                if norms[part] <= limit:
+                usual = self._guard.usual(part, sum(t.numel() for t in held.values()))
+                if norms[part] <= self._guard.limit(usual) and norms[part] <= self._guard.absurd(usual):
                     continue
-                reason = f"track {part!r}: norm {norms[part]:.3g} is above {limit:.3g}, norm_factor times the usual one"
-                if self._guard.mode == "refuse":
+                reason = f"track {part!r}: norm {norms[part]:.3g} is far above the usual {usual:.3g}"
+                if self._guard.mode == "refuse" or norms[part] > self._guard.absurd(usual):
                     raise _Refused(reason)
                 if self._guard.mode == "clip":
-                    tracks[name] = tracks[name] | scaled(held, limit / norms[part])
-                    norms[part] = limit
-                    reason += "; clipped"
+                    tracks[name] = tracks[name] | scaled(held, usual / norms[part])
+                    norms[part] = usual
+                    reason += "; scaled down to it"
                 warnings.append(reason)
         for reason in warnings:  # when all tracks are good: a refused answer has a reason of its own
             self.log_warning(fl_ctx, f"fedsm round={self._round} site={site} warned: {reason}")
@@ -227,7 +259,7 @@ class SoftPullAggregator(Aggregator):
             elif self._task == exchange.VALIDATE:
                 self.tracks[name].deliver(site, tensors)
             else:
-                self.tracks[name].merge(site, tensors, meta["images"]["train"])
+                self.tracks[name].merge(site, tensors, self.shares()[site])
         if self._task == exchange.REGISTER:
             self.registered[site] = {part: meta["images"][part] for part in checks.PARTS}
             if "privacy" in meta:

@@ -14,6 +14,8 @@ from fedsm import exchange
 from fedsm.errors import UserError
 from fedsm.server.aggregator import SoftPullAggregator
 from fedsm.server.dispatch import dispatch
+from fedsm.server.inbox import Inbox
+from fedsm.server.patience import Patience
 from fedsm.settings import JobSettings
 from fedsm.tracks.base import Tensors
 
@@ -55,21 +57,19 @@ class Answers:
     Attributes:
         accepted: site -> the good answer's meta, in the order in which they were merged.
         missing: site -> why there is none: refused or silent.
-        silent: the sites that did not answer at all.
         down: site -> bytes sent to it.
         attempts: how often it was asked.
     """
 
     accepted: dict[str, dict] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
-    silent: set[str] = field(default_factory=set)
     down: dict[str, int] = field(default_factory=dict)
     attempts: int = 0
 
 
 def ask(
     controller: Controller, aggregator: SoftPullAggregator, question: Question, common: dict, job: JobSettings,
-    away: set[str], fl_ctx: FLContext, abort_signal: Signal,
+    patience: Patience, fl_ctx: FLContext, abort_signal: Signal,
 ) -> Answers:  # fmt: skip
     """Gives every site its task; the aggregator judges the answers.
 
@@ -83,7 +83,7 @@ def ask(
         question: what is asked.
         common: the meta of every task.
         job: the job's settings.
-        away: sites that did not answer their last task; see `dispatch`.
+        patience: how long sites that missed earlier tasks are waited for; it takes note of this one.
         fl_ctx: the context.
         abort_signal: ends the waiting.
 
@@ -105,17 +105,17 @@ def ask(
             question.task,
             {site: lambda p=p: exchange.pack(p, dict(common)) for site, p in payloads.items()},
             timeout,
-            aggregator.accept,
+            Inbox(asked, aggregator.accept, aggregator.compare if aggregator.compares_first else None),
             fl_ctx,
             abort_signal,
-            absent=away if answers.attempts == 1 else (),
-            absent_wait=job.absent_wait,
+            patience,
+            lenient=answers.attempts > 1,
         )
         for site, reason in silent.items():
             controller.log_error(fl_ctx, f"fedsm round={question.number} site={site} missing: {reason}")
         if aggregator.broken:
             raise UserError(f"{aggregator.broken}; {GO_ON}")
-        answers.accepted, answers.silent = aggregator.accepted, set(silent)
+        answers.accepted = aggregator.accepted
         answers.missing = {s: r for s, r in (aggregator.refused | silent).items() if s not in answers.accepted}
         if abort_signal.triggered or len(answers.accepted) >= question.needed:
             return answers
@@ -130,10 +130,13 @@ def ask(
 
 def _too_few(question: Question, answers: Answers) -> str:
     reasons = "; ".join(f"{site}: {reason}" for site, reason in answers.missing.items())
+    diverged = any("diverged" in reason for reason in answers.missing.values())
+    back = ", or from an earlier one with `--from-round N` if an update that was warned of did harm" if diverged else ""
+    remedy = GO_ON + back if question.number else "then start the run again"
     times = f" after {answers.attempts} attempts" if answers.attempts > 1 else ""
     return (
         f"{question.what}: {len(answers.accepted)} of {len(question.sites)} sites gave a good answer{times},"
-        f" min_sites is {question.needed} ({reasons}); {GO_ON if question.number else 'then start the run again'}"
+        f" min_sites is {question.needed} ({reasons}); {remedy}"
     )
 
 

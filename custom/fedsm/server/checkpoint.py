@@ -6,11 +6,13 @@
 
 Weight files are written first and never changed; the JSON that names them is put in place last, in one rename. So
 whenever the process is killed, the newest JSON is complete. The best model of a track is a weight file of an earlier
-round that stays because it is named.
+round that stays because it is named. Which rounds stay says `fedsm.rounds`: the newest, and one from before the norm
+guard's window, to go back to (`--from-round`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -20,6 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from fedsm.errors import UserError
+from fedsm.rounds import rounds_to_keep
 from fedsm.tracks.base import Tensors
 
 FOLDER = "checkpoints"
@@ -40,7 +43,7 @@ class Checkpoints:
 
     Args:
         folder: `checkpoints/` of the run.
-        keep: how many rounds stay.
+        keep: how many of the newest rounds stay.
     """
 
     def __init__(self, folder: Path, keep: int = 2):
@@ -70,7 +73,7 @@ class Checkpoints:
             last = self._manifests()[-1:]
             kept = f"the last good one is {last[0]}" if last else "there is none yet"
             raise UserError(f"the checkpoint of round {number} cannot be written ({e}): make room; {kept}") from e
-        self._prune()
+        self._prune(number)
 
     def save_weights(self, name: str, tensors: Tensors) -> None:
         """Writes one weight file, whole or not at all."""
@@ -85,21 +88,42 @@ class Checkpoints:
         """The name of a weight file."""
         return f"r{number:06d}.{stem}.safetensors"
 
-    def load(self) -> dict | None:
-        """The newest checkpoint's plain values (with `round` and `files`), or None where there is none.
+    def load(self, number: int | None = None) -> dict | None:
+        """A checkpoint's plain values (with `round` and `files`), or None where there is none at all.
+
+        Args:
+            number: the round; default: the newest.
 
         Raises:
-            UserError: the newest one cannot be read.
+            UserError: there is none of that round, or it cannot be read.
         """
         manifests = self._manifests()
         if not manifests:
             return None
+        path = manifests[-1] if number is None else self._manifest(number)
+        if path not in manifests:
+            kept = ", ".join(str(n) for n in self.rounds())
+            raise UserError(f"there is no checkpoint of round {number} in {self.folder}; it holds rounds {kept}")
         try:
-            return json.loads(manifests[-1].read_text())
+            return json.loads(path.read_text())
         except (OSError, ValueError) as e:
-            raise UserError(
-                f"checkpoint {manifests[-1]} cannot be read: {e}; remove it to go on from the one before"
-            ) from e
+            raise UserError(f"checkpoint {path} cannot be read: {e}; remove it to go on from the one before") from e
+
+    def rewind(self, number: int) -> None:
+        """Drops the checkpoints after a round, so that a run goes on from there.
+
+        Raises:
+            UserError: there is none of that round; nothing was dropped.
+        """
+        if self.load(number) is None:
+            raise UserError(f"no checkpoint in {self.folder}; nothing to resume from")
+        for path in self._manifests():
+            if _number(path) > number:
+                path.unlink()
+
+    def rounds(self) -> list[int]:
+        """The rounds that there are checkpoints of."""
+        return [_number(path) for path in self._manifests()]
 
     def load_weights(self, name: str) -> Tensors:
         """The tensors of a weight file that a checkpoint names.
@@ -119,13 +143,29 @@ class Checkpoints:
         """Where a weight file lies."""
         return self._weights / name
 
-    def adopt(self, other: Checkpoints) -> None:
-        """Takes over another run's newest checkpoint, so that this run can go on from it and outlive it."""
-        state = other.load()
+    def adopt(self, other: Checkpoints, number: int | None = None) -> None:
+        """Takes over another run's checkpoints up to a round, so that this run can go on from it and outlive it.
+
+        Later ones, which a run that goes back leaves behind, are dropped when this run has written its own.
+
+        Args:
+            other: the other run's.
+            number: the round to go on from; default: the newest.
+
+        Raises:
+            UserError: there is none, or it cannot be copied. An older one that cannot be is left out.
+        """
+        state = other.load(number)
         if state is None:
             raise UserError(f"no checkpoint in {other.folder}; nothing to resume from")
         if other.folder.resolve() == self.folder.resolve():
             return
+        self._take_over(other, state)
+        for earlier in (n for n in other.rounds() if n < state["round"]):
+            with contextlib.suppress(UserError):
+                self._take_over(other, other.load(earlier))
+
+    def _take_over(self, other: Checkpoints, state: dict) -> None:
         self.take(other, named(state))
         write_json(self._manifest(state["round"]), state)
 
@@ -152,11 +192,12 @@ class Checkpoints:
     def _manifest(self, number: int) -> Path:
         return self.folder / f"round_{number:06d}.json"
 
-    def _prune(self) -> None:
-        manifests = self._manifests()
-        for old in manifests[: -self._keep]:
-            old.unlink()
-        self._clean(manifests[-self._keep :])
+    def _prune(self, newest: int) -> None:
+        keep = rounds_to_keep(self.rounds(), newest, self._keep)
+        for path in self._manifests():
+            if _number(path) not in keep:
+                path.unlink()
+        self._clean(self._manifests())
 
     def _clean(self, manifests: list[Path]) -> None:
         """Removes what these checkpoints do not name."""
@@ -164,6 +205,10 @@ class Checkpoints:
         partial = self.folder.glob("*.partial")
         for path in [*partial, *(p for p in self._weights.glob("*") if p.name not in needed)]:
             path.unlink()
+
+
+def _number(manifest: Path) -> int:
+    return int(manifest.stem.removeprefix("round_"))
 
 
 def named(state: dict) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 import uuid
 from pathlib import Path
@@ -20,13 +21,15 @@ from fedsm import exchange
 from fedsm.data.site_folder import natural_key
 from fedsm.errors import UserError
 from fedsm.nets import build_unet
-from fedsm.server import watch
-from fedsm.server.aggregator import REFUSED, SoftPullAggregator
+from fedsm.server import checks, watch
+from fedsm.server.aggregator import REFUSED, WARNED, SoftPullAggregator
 from fedsm.server.ask import GO_ON, Answers, Question, ask
 from fedsm.server.checkpoint import FOLDER, Checkpoints
 from fedsm.server.curves import send_losses, send_validation
+from fedsm.server.fatal_codes import take_fatal_codes_as_failures
 from fedsm.server.memory import received_to_disk, return_freed_memory
 from fedsm.server.outcome import best_models, measurements, write_results, write_super_model
+from fedsm.server.patience import Patience
 from fedsm.server.place import checkpoints_of, hand_over, leave, place_of
 from fedsm.server.record import AcceptedLog, Progress, RunRecord
 from fedsm.server.results import evaluation_problem, summarize
@@ -50,17 +53,23 @@ class FedSMController(Controller):
         aggregator_id: the component that checks and merges the answers.
         resume_from: what to go on from: a `checkpoints` folder on the server's disk, or `job:` and the ids of earlier
             jobs; see `server/place.py`.
+        from_round: the round to go on from, with `resume_from`; default: the newest that there is a checkpoint of.
     """
 
-    def __init__(self, settings: dict, aggregator_id: str = "aggregator", resume_from: str = ""):
+    def __init__(
+        self, settings: dict, aggregator_id: str = "aggregator", resume_from: str = "", from_round: int | None = None
+    ):
         super().__init__()
+        self.from_round = from_round
         self.settings = settings
         self.aggregator_id = aggregator_id
         self.resume_from = resume_from
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         exchange.enable_tensors()
+        take_fatal_codes_as_failures()
         self._started = time.time()
+        self._noting = threading.Lock()
         workspace, job_id = fl_ctx.get_engine().get_workspace(), fl_ctx.get_job_id()
         self._root, self._folder = Path(workspace.get_root_dir()), Path(workspace.get_run_dir(job_id))
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -104,16 +113,19 @@ class FedSMController(Controller):
     def process_result_of_unknown_task(
         self, client: Client, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
     ) -> None:
-        reason = f"its answer to {task_name} came too late"
-        self.log_warning(fl_ctx, f"fedsm site={client.name} refused: {reason}")
-        self._note(REFUSED, client.name, reason)
+        reason = checks.one_line(f"its answer to {task_name} came too late")
+        if self._note(REFUSED, client.name, reason):
+            self.log_warning(fl_ctx, f"fedsm site={client.name} refused: {reason}")
 
-    def _note(self, kind: str, site: str, reason: str) -> None:
-        """Keeps what was refused or warned of, for the results and for whoever watches."""
+    def _note(self, kind: str, site: str, reason: str) -> bool:
+        """Keeps what was refused or warned of, for the results and for whoever watches; False if it is counted only."""
         entry = {"round": self._asking[1], "task": self._asking[0], "site": site, "reason": reason}
-        (self._record.refused if kind == REFUSED else self._record.warned).append(entry)
+        with self._noting:
+            if not self._record.note(kind == REFUSED, entry):
+                return False
         with contextlib.suppress(OSError):  # a full disk is the next checkpoint's affair, not this site's
             self._progress.tell(kind, **entry)
+        return True
 
     def _prepare(self, fl_ctx: FLContext) -> None:
         """Reads the settings, takes stock of the sites and builds the tracks, afresh or from a checkpoint."""
@@ -129,7 +141,9 @@ class FedSMController(Controller):
         self._checkpoints = Checkpoints(self._place / FOLDER, self._job.keep_checkpoints)
         if self.resume_from:
             source = checkpoints_of(self.resume_from, self._root)
-            self._tracks, self._record, self._round = resume(self._job, source, self._checkpoints, self._here)
+            self._tracks, self._record, self._round = resume(
+                self._job, source, self._checkpoints, self._here, self.from_round
+            )
             self._accepted_log.adopt(source.parent, self._round)
             leave(source, self._place, self._root)
             self.log_info(fl_ctx, f"fedsm resumes run {self._record.run_id} after round {self._round}")
@@ -138,7 +152,8 @@ class FedSMController(Controller):
             self._record = RunRecord(uuid.uuid4().hex[:12], self._here)
         self._sites = self._record.sites
         self._here = [site for site in self._sites if site in self._here]
-        self._away: set[str] = set()  # sites that did not answer their last task
+        self._patience = Patience(self._job.absent_wait)
+        self._bounded: set[str] = set()  # sites whose share is, and who were told of
         self._asking = ("", self._round)
         self._aggregator.bind(self._tracks, self._sites, self._job, self._record.norms, self._note)
         cleanup_memory()
@@ -158,9 +173,7 @@ class FedSMController(Controller):
             "tracks": question.names,
         }
         self._asking = (question.task, question.number)
-        answers = ask(self, self._aggregator, question, common, self._job, self._away, fl_ctx, abort_signal)
-        self._away = (self._away - set(question.sites)) | answers.silent
-        return answers
+        return ask(self, self._aggregator, question, common, self._job, self._patience, fl_ctx, abort_signal)
 
     def _register(self, sites: list[str], needed: int, fl_ctx: FLContext, abort_signal: Signal) -> None:
         """Asks sites for their image counts and what their tracks send once."""
@@ -170,7 +183,22 @@ class FedSMController(Controller):
         for site, meta in answers.accepted.items():
             self.log_info(fl_ctx, f"fedsm round={self._round} site={site} registered images={meta['images']}")
         self._record.images |= self._aggregator.registered
+        self._warn_of_shares(fl_ctx)
         self._record.wire.setdefault("registration_up_bytes", {}).update(self._aggregator.up_bytes)
+
+    def _warn_of_shares(self, fl_ctx: FLContext) -> None:
+        """Tells a person, once for each site, whose image count is so far from the others' that it is bounded."""
+        for site, share in self._aggregator.shares().items():
+            count = self._aggregator.registered[site]["train"]
+            if count == share or site in self._bounded:
+                continue
+            self._bounded.add(site)
+            reason = (
+                f"registered {count} training images, more than max_share ({self._job.max_share:g}) times the median;"
+                f" it weighs as {share:g} in averages"
+            )
+            self.log_warning(fl_ctx, f"fedsm site={site} warned: {reason}")
+            self._note(WARNED, site, reason)
 
     def _registered(self) -> list[str]:
         return [site for site in self._here if site in self._aggregator.registered]

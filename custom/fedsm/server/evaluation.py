@@ -18,6 +18,9 @@ from fedsm.server import watch
 from fedsm.server.checkpoint import write_json
 from fedsm.server.checks import one_line
 from fedsm.server.dispatch import dispatch
+from fedsm.server.fatal_codes import take_fatal_codes_as_failures
+from fedsm.server.identity import sender_of, sender_problem
+from fedsm.server.inbox import Inbox
 from fedsm.server.record import Progress
 from fedsm.server.report_check import report_problem
 from fedsm.super_model.artefact import load_super_model
@@ -44,9 +47,11 @@ class EvaluationController(Controller):
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         exchange.enable_tensors()
+        take_fatal_codes_as_failures()
         workspace, job_id = fl_ctx.get_engine().get_workspace(), fl_ctx.get_job_id()
         self._folder = Path(workspace.get_run_dir(job_id))
         self._folder.mkdir(parents=True, exist_ok=True)
+        self._late: set[str] = set()  # sites whose late answers were told of
         self._model_folder = Path(workspace.get_app_config_dir(job_id)) / MODEL
         self._progress = Progress(self._folder / "progress.jsonl")
         watch.serve(fl_ctx.get_engine(), self._progress)
@@ -80,7 +85,7 @@ class EvaluationController(Controller):
         self._progress.tell("evaluating", sites=sites)
         silent = dispatch(
             self, SCORE, dict.fromkeys(sites, lambda: exchange.pack(self._model.networks, dict(meta))),
-            settings.evaluate_timeout, self._accept, fl_ctx, abort_signal,
+            settings.evaluate_timeout, Inbox(sites, self._accept), fl_ctx, abort_signal,
         )  # fmt: skip
         if abort_signal.triggered:
             return
@@ -94,13 +99,17 @@ class EvaluationController(Controller):
         self.log_info(fl_ctx, f"fedsm evaluation finished: {self._folder / FILE}")
 
     def process_result_of_unknown_task(self, client, task_name, client_task_id, result, fl_ctx) -> None:
-        self.log_warning(fl_ctx, f"fedsm site={client.name} refused: its answer to {task_name} came too late")
+        """Nobody asked for it: the site was told to stop, or never asked."""
+        reason = one_line(f"its answer to {task_name} came too late")
+        if client.name not in self._late:
+            self._late.add(client.name)
+            self.log_warning(fl_ctx, f"fedsm site={client.name} refused: {reason}")
 
     def _accept(self, shareable: Shareable, fl_ctx: FLContext) -> None:
         """Keeps a site's report, or the reason why not. Whatever it sends, nobody else's is touched."""
-        site = fl_ctx.get_peer_context().get_identity_name()
+        site = sender_of(fl_ctx)
         try:
-            reason = self._take(site, shareable)
+            reason = sender_problem(fl_ctx) or self._take(site, shareable)
         except Exception as e:
             reason = f"malformed answer ({type(e).__name__})"
         if reason:

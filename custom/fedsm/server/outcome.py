@@ -69,6 +69,7 @@ def measurements(record: RunRecord, started: float, start_bytes: int) -> dict:
         "images": {site: record.images[site] for site in record.sites if site in record.images},
         "refused": record.refused,
         "warned": record.warned,
+        "uncounted": record.uncounted,
         "wire": dict(record.wire),
         "seconds": {"round": [row["seconds"] for row in record.history], "total": time.time() - started},
         "peak_rss_mb": {"server": round(peak_bytes() / _MB, 1), "server_start": round(start_bytes / _MB, 1)},

@@ -11,7 +11,9 @@ from pathlib import Path
 
 from fedsm.server.checkpoint import Checkpoints
 from fedsm.tracks.base import ServerTrack
+from fedsm.tracks.shares import trimmed_mean
 
+MOST_NOTES = 50  # refusals and warnings of one site that are kept one by one; the rest is counted
 _SAME = 1e-6  # scores of one network on one machine
 _WIRE = ("down_bytes", "up_bytes", "registration_up_bytes", "delivery_down_bytes", "delivery_up_bytes")
 
@@ -30,7 +32,8 @@ class RunRecord:
             it validated, and `delivery_up_bytes`, what it handed over then.
         images: site -> images of each part, as it registered last.
         refused: answers that were not taken: `round`, `task`, `site`, `reason`.
-        warned: the same of answers that were taken though their norm was far from the others'.
+        warned: the same of what was taken with a warning: a norm far from the others', a share that was bounded.
+        uncounted: site -> how many more there were than are listed.
         norms: track -> the norms of the last rounds' updates; see `NormGuard`.
         forgotten: sites that have left for good (`fedsm forget`).
     """
@@ -43,6 +46,7 @@ class RunRecord:
     images: dict[str, dict[str, int]] = field(default_factory=dict)
     refused: list[dict] = field(default_factory=list)
     warned: list[dict] = field(default_factory=list)
+    uncounted: dict[str, int] = field(default_factory=dict)
     norms: dict[str, list[list[float]]] = field(default_factory=dict)
     forgotten: list[str] = field(default_factory=list)
 
@@ -55,6 +59,15 @@ class RunRecord:
         self.sites = [*self.sites, *sites]
         for key in ("down_bytes", "up_bytes"):
             self.wire[key] |= {site: [0] * len(self.history) for site in sites}
+
+    def note(self, refused: bool, entry: dict) -> bool:
+        """Keeps a refusal or a warning; False if its site has too many already: then it is counted only."""
+        notes, site = self.refused if refused else self.warned, entry["site"]
+        if sum(other["site"] == site for other in notes) >= MOST_NOTES:
+            self.uncounted[site] = self.uncounted.get(site, 0) + 1
+            return False
+        notes.append(entry)
+        return True
 
     def add_validation(self, number: int, tracks: dict[str, ServerTrack], reports: dict[str, dict]) -> None:
         """Notes the sites' reports on the models that round `number` made, and which of them are the best so far.
@@ -90,7 +103,8 @@ class RunRecord:
     def _beats(self, model: str, judged: dict[str, tuple[float, int]]) -> bool:
         """Whether a model is better than the best so far, on the sites that judged both.
 
-        The mean over whoever answered would make the best round one in which a difficult site was missing.
+        The mean over whoever answered would make the best round one in which a difficult site was missing. It is the
+        trimmed mean of the sites' differences, so that one of four or more sites cannot choose the round.
         """
         if model not in self.best:
             return True
@@ -98,7 +112,7 @@ class RunRecord:
         common = set(judged) & set(earlier)
         if not common:
             return True
-        return _pooled({s: judged[s] for s in common}) > _pooled({s: earlier[s] for s in common})
+        return trimmed_mean([judged[s][0] - earlier[s][0] for s in common]) > 0
 
     def add_round(
         self, number: int, answered: dict[str, dict], missing: dict[str, str], seconds: float, attempts: int = 1

@@ -6,6 +6,7 @@ from fedsm.settings import JobSettings
 from fedsm.super_model.inference import GLOBAL, personal
 from fedsm.tracks import selection_rule
 from fedsm.tracks.base import THRESHOLD, is_fraction
+from fedsm.tracks.shares import trimmed_mean
 
 
 def evaluation_problem(
@@ -21,17 +22,22 @@ def evaluation_problem(
         images: the site's image counts, as registered.
     """
     networks = [m for m in models if m != "selector"]
+    selects = "selector" in models and not set(map(personal, sites)) - set(models)
     try:
+        if set(evaluation) != {"validation", "test"}:
+            return "evaluation is incomplete"
         for part in ("validation", "test"):
             result = evaluation[part]
             if result["images"] != images[part] or set(result["dice"]) != set(networks):
                 return f"{part} evaluation is incomplete"
+            if not selects and result["gammas"]:
+                return f"{part} evaluation tells of a selector that there is not"
             rows = [result["dice"][m] for m in networks] + [row["dice"] for row in result["gammas"]]
             if settings.blend and _gammas(settings) != [None]:
                 rows += [row["blend"] for row in result["gammas"]]
             if not all(set(row) == set(settings.task.labels) and all(map(is_fraction, row.values())) for row in rows):
                 return f"{part} Dice is not in [0, 1]"
-            if "selector" not in models or set(map(personal, sites)) - set(models):
+            if not selects:
                 continue
             if [row["gamma"] for row in result["gammas"]] != _gammas(settings):
                 return f"{part} evaluation has other gammas"
@@ -56,14 +62,18 @@ def is_census(counts: dict, names: list[str], total: int) -> bool:
 
 
 def choose_gamma(evaluations: dict[str, dict], gammas: list[float | None], how: str = "dice") -> float | None:
-    """The gamma with the best Dice over all validation images of all sites; `how`: of the hard choice, or `blend`.
+    """The gamma with the best validation Dice over the sites; `how`: of the hard choice, or `blend`.
 
-    Of equal ones the largest: it costs nothing on these images and sends more of the foreign ones to the global model.
+    At each gamma, each site's Dice against its own mean over all gammas, then the trimmed mean over sites: one of four
+    or more sites cannot decide, whatever it reports and however many images it claims. Of equal ones the largest: it
+    costs nothing on these images and sends more of the foreign ones to the global model.
     """
     parts = [e["validation"] for e in evaluations.values() if e["validation"]["gammas"]]
     if not parts or gammas == [None]:
         return None
-    return max((round(_pooled(parts, i, how), 12), gamma) for i, gamma in enumerate(gammas))[1]
+    curves = [[_mean(row[how]) for row in p["gammas"]] for p in parts]
+    gains = [[dice - sum(curve) / len(curve) for dice in curve] for curve in curves]
+    return max((round(trimmed_mean([g[i] for g in gains]), 12), gamma) for i, gamma in enumerate(gammas))[1]
 
 
 def _pooled(parts: list[dict], i: int, how: str) -> float:

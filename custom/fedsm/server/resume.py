@@ -23,15 +23,16 @@ _FIXED = ("task", "tracks", "local_epochs", "batch_size", "size", "lr", "selecto
 
 
 def resume(
-    job: JobSettings, source: Path, own: Checkpoints, here: list[str]
+    job: JobSettings, source: Path, own: Checkpoints, here: list[str], number: int | None = None
 ) -> tuple[dict[str, ServerTrack], RunRecord, int]:
-    """Takes over the newest checkpoint of an earlier run.
+    """Takes over a checkpoint of an earlier run.
 
     Args:
         job: the job's settings.
         source: the earlier run's `checkpoints` folder.
         own: where this run keeps its own.
         here: the sites that are clients of this job.
+        number: the round to go on from; default: the newest.
 
     Returns:
         the tracks, the record and the last round that was done.
@@ -40,7 +41,7 @@ def resume(
         UserError: there is none, it does not fit, or no site of it is here.
     """
     other = Checkpoints(source)
-    state = other.load()
+    state = other.load(number)
     if state is None:
         raise UserError(f"no checkpoint in {source}; nothing to resume from")
     record = RunRecord(**state["record"], best=state["best"])
@@ -60,7 +61,7 @@ def resume(
     except KeyError as e:
         raise UserError(f"the checkpoint in {source} is of another method: it lacks {e}") from e
     if not new:
-        own.adopt(other)
+        own.adopt(other, state["round"])
         return tracks, record, state["round"]
     # Whole or not at all: with its new sites this run's first checkpoint is another one.
     for model in changed:

@@ -31,6 +31,7 @@ from fedsm.tracks.descriptor import DESCRIPTORS, ENCODER, IMAGE, build_descripto
 from fedsm.tracks.gaussian import StatisticsSelector, classes_of, flat_sums, pack, sums_by_site, sums_template
 from fedsm.tracks.network_features import encoder_weights
 from fedsm.tracks.private_sums import PrivateSums
+from fedsm.tracks.shares import trimmed_mean
 from fedsm.tracks.state import prefixed
 
 SHRINKAGES = (0.02, 0.05, 0.1)
@@ -181,11 +182,16 @@ class StatisticsServer(SilentServer):
         return classes_of(self._sums, self.sites) | scalars | prefixed("encoder", encoder)
 
     def close_validation(self, reports: dict[str, dict]) -> None:
-        """Takes the shrinkage with the best pooled validation accuracy; the smallest of equals."""
-        reports = {s: r for s, r in reports.items() if r}
-        if reports:
-            hits = [sum(r["accuracies"][i] * r["images"] for r in reports.values()) for i in range(len(SHRINKAGES))]
-            self.shrinkage = SHRINKAGES[hits.index(max(hits))]
+        """Takes the shrinkage with the best validation accuracy over the sites; the smallest of equals.
+
+        Each site's accuracies against their own mean, then the trimmed mean over sites: one of four or more sites
+        cannot decide.
+        """
+        curves = [r["accuracies"] for r in reports.values() if r]
+        if curves:
+            gains = [[accuracy - sum(curve) / len(curve) for accuracy in curve] for curve in curves]
+            means = [round(trimmed_mean([g[i] for g in gains]), 12) for i in range(len(SHRINKAGES))]
+            self.shrinkage = SHRINKAGES[means.index(max(means))]
 
     def models(self) -> list[str]:
         return []

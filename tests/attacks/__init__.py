@@ -1,0 +1,1 @@
+"""Attacks by participants, one file for each hole that was found and closed. Each of them worked once."""

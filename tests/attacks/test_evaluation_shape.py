@@ -1,0 +1,30 @@
+"""Row 9: `gammas` in the evaluation of a job without selector ended every run with an IndexError."""
+
+import pytest
+
+from tests.attacks.hostile import EVALUATE, HOSTILE, meta_of, on
+from tests.conftest import SITES, small_settings
+from tests.federation import Federation, results_of
+
+
+def with_gammas(result) -> None:
+    for part in ("validation", "test"):
+        found = meta_of(result)["evaluation"][part]
+        dice = next(iter(found["dice"].values()))
+        found["gammas"] = [{"gamma": 0.5, "dice": dice, "selected": {"global": found["images"]}}]
+        found["argmax"] = dict.fromkeys(SITES, 0)
+
+
+def without_test(result) -> None:
+    meta_of(result)["evaluation"]["extra"] = meta_of(result)["evaluation"]["test"]
+
+
+@pytest.mark.parametrize("change", [with_gammas, without_test])
+@pytest.mark.parametrize("method", ["fedavg", "local"])
+def test_an_evaluation_of_another_shape_is_refused_by_name(tmp_path, data_root, method, change):
+    settings = small_settings(rounds=1, method=method)
+    federation = Federation(tmp_path, data_root, settings, SITES, fault=on(EVALUATE, change)).run()
+    assert federation.panic is None
+    results = results_of(federation)
+    assert set(results["missing_in_evaluation"]) == {HOSTILE}
+    assert results["refused"][-1]["site"] == HOSTILE
