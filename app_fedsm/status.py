@@ -26,6 +26,7 @@ def summary(events: list[dict]) -> str:
     parts = [f"round {last['round']} of {started['rounds']} done"]
     parts.append(f"{len(last['answered'])} of {len(started['sites'])} sites answered")
     parts += [f"{site} missing: {why}" for site, why in last["missing"].items()]
+    parts += _conduct(events)
     scored = next((e["score"] for e in reversed(rows) if e["score"]), {})
     names = started.get("scores", {})  # a run of an earlier version does not say
     parts += [f"validation {names.get(t, 'score')} {t} {v:.3f}" for t, v in scored.items()]
@@ -38,6 +39,15 @@ def summary(events: list[dict]) -> str:
     else:
         parts.append(ended["event"])
     return ", ".join(parts)
+
+
+def _conduct(events: list[dict]) -> list[str]:
+    """Whose answers were refused or taken with a warning, how often, and the last reason."""
+    noted: dict[tuple[str, str], list[str]] = {}
+    for event in events:
+        if event["event"] in ("refused", "warned"):
+            noted.setdefault((event["site"], event["event"]), []).append(event["reason"])
+    return [f"{site} {kind} {len(why)} times (last: {why[-1]})" for (site, kind), why in noted.items()]
 
 
 def _duration(seconds: float) -> str:

@@ -156,6 +156,7 @@ class Report:
                 ]
         if len(parts) == 2:
             parts.append(paragraph("Every site answered in every round."))
+        parts += [conduct for run in self._runs if (conduct := tables.conduct_table(run))]
         return Section("Cost", parts)
 
     def _notes(self) -> Section:

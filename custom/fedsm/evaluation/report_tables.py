@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from statistics import median
 
 from fedsm.evaluation.figures import bytes_a_round
@@ -115,6 +116,26 @@ def failure_table(run: Run) -> str:
     rows = [[str(row["round"]), site, why] for row in run.history() for site, why in row["missing"].items()]
     rows += [["evaluation", site, why] for site, why in run.results.get("missing_in_evaluation", {}).items()]
     return table(["round", "site", "why"], rows, f"{run.name}: answers that did not come") if rows else ""
+
+
+def conduct_table(run: Run) -> str:
+    """What was refused or taken with a warning, by site and reason; empty where nothing was."""
+    found: dict[tuple[str, str, str], list[dict]] = {}
+    for kind in ("refused", "warned"):
+        for entry in run.results.get(kind, []):
+            found.setdefault((entry["site"], kind, _without_numbers(entry["reason"])), []).append(entry)
+    rows = [
+        [site, kind, str(len(entries)), f"{entries[0]['round']} to {entries[-1]['round']}", entries[0]["reason"]]
+        for (site, kind, _), entries in found.items()
+    ]
+    rows += [[site, "not listed", str(n), _DASH, _DASH] for site, n in run.results.get("uncounted", {}).items()]
+    head = ["site", "what", "times", "rounds", "why (the first of them)"]
+    return table(head, rows, f"{run.name}: answers that were refused, or taken with a warning") if rows else ""
+
+
+def _without_numbers(reason: str) -> str:
+    """A reason as a kind of reason: norms and counts differ from round to round."""
+    return re.sub(r"\d[\d.e+-]*", "#", reason)
 
 
 def _mega(count: float) -> str:
