@@ -11,8 +11,8 @@ import yaml
 from nvflare.apis.utils.format_check import name_check
 from nvflare.lighter.constants import DEFINED_ROLES
 
-from fedsm.data.site_folder import is_site_name
 from fedsm.errors import UserError
+from fedsm.names import is_site_name
 
 _TYPES = ("server", "client", "admin")
 _KEYS = {  # FLARE takes any key in silence: a misspelt port would be its default

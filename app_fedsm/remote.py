@@ -13,6 +13,7 @@ from app_fedsm import session as sessions
 from app_fedsm.following import PATIENCE, POLL_SECONDS, RUNNING, WAITING, events_of, follow, refusals
 from app_fedsm.run_folder import EARLIER, LOG, PROGRESS, RESULTS, RUN, collect
 from fedsm.errors import UserError
+from fedsm.names import check_job_id, check_site_names
 from fedsm.server.checkpoint import write_json
 from fedsm.settings import JobSettings
 
@@ -146,12 +147,21 @@ def _stop(session, job_id: str) -> None:
 
 
 def load_job(out: Path) -> dict:
-    """What `submit` noted about a run."""
+    """What `submit` noted about a run.
+
+    Raises:
+        UserError: nothing, or ids and names that cannot be.
+    """
     try:
         run = json.loads((out / RUN).read_text())
-        return {key: run[key] for key in _NOTED}
+        job = {key: run[key] for key in _NOTED}
+        ids = [job["job_id"], *job["earlier"]]
     except (OSError, ValueError, KeyError, TypeError) as e:
         raise UserError(f"{out} holds no job that was submitted to a federation ({RUN} says none)") from e
+    for job_id in ids:
+        check_job_id(job_id, str(out / RUN))
+    check_site_names(job["sites"], str(out / RUN))
+    return job
 
 
 def finish(out: Path) -> dict:

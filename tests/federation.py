@@ -16,6 +16,7 @@ from unittest.mock import Mock
 import yaml
 from nvflare.apis.client import Client
 from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext, FLContextManager
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.impl.wf_comm_server import WFCommServer
@@ -52,7 +53,7 @@ class Site:
         (root / "local" / "fedsm_site.yaml").write_text(yaml.safe_dump(settings))
         engine = Mock(spec=ClientEngineExecutorSpec)
         engine.get_workspace.return_value = Workspace(str(root), name)
-        self.manager = FLContextManager(engine=engine, identity_name=name, job_id=JOB)
+        self.manager = FLContextManager(engine=engine, identity_name=name, job_id=federation.job_id)
         engine.new_context.side_effect = self.manager.new_context
 
     def restart(self) -> None:
@@ -109,6 +110,8 @@ class Federation:
         fault: what goes wrong at the sites.
         site_settings: site -> what its `fedsm_site.yaml` says beyond where the data are.
         controller: another one than that of a training.
+        job_id: another one than the simulator's: checkpoints live beside the jobs then, and have an owner.
+        submitter: who submitted it, as FLARE's job meta says: `submitter_name` and the like.
     """
 
     def __init__(
@@ -121,7 +124,10 @@ class Federation:
         fault: Fault | None = None,
         site_settings: dict[str, dict] | None = None,
         controller: Controller | None = None,
+        job_id: str = JOB,
+        submitter: dict[str, str] | None = None,
     ):
+        self.job_id = job_id
         self.folder, self.data, self.fault = folder, data, fault
         self.site_settings = site_settings or {}
         self.abort = Signal()
@@ -139,8 +145,9 @@ class Federation:
         self.engine.get_workspace.return_value = Workspace(str(folder / "server"), "server")
         self.engine.fire_event.side_effect = self._fire
         self.engine.get_cell = lambda: None
-        self._manager = FLContextManager(engine=self.engine, identity_name="server", job_id=JOB)
+        self._manager = FLContextManager(engine=self.engine, identity_name="server", job_id=job_id)
         self.engine.new_context.side_effect = self._manager.new_context
+        self._job_meta = submitter
         self.server = WFCommServer(task_check_period=0.02)
         self.controller.set_communicator(self.server)
         self.events: list[str] = []
@@ -148,7 +155,7 @@ class Federation:
     @property
     def run_folder(self) -> Path:
         """Where the controller writes."""
-        return self.folder / "server" / JOB
+        return self.folder / "server" / self.job_id
 
     def server_context(self, site: Site) -> FLContext:
         """The server's context of one request of a site."""
@@ -165,6 +172,7 @@ class Federation:
     def run(self) -> Federation:
         """Runs the job; afterwards `panic` holds the reason if the controller gave up."""
         fl_ctx = self._manager.new_context()
+        fl_ctx.set_prop(FLContextKey.JOB_META, self._job_meta, private=True, sticky=True)
         self.server.initialize_run(fl_ctx)
         self.controller.initialize(fl_ctx)
         threads = [threading.Thread(target=site.loop, daemon=True) for site in self.sites.values()]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedsm.errors import UserError
+from fedsm.names import check_plain_names
 
 NORM_CHECKS = ("off", "warn", "clip", "refuse")
 GAMMAS = (0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.999, 1.0)
@@ -105,6 +106,7 @@ class TaskSettings:
     patient_pattern: str = ""
 
     def __post_init__(self):
+        check_plain_names([self.name], "task", "name")  # it becomes the name of a job's folder
         if self.channels < 1 or not self.labels:
             raise UserError(f"task {self.name!r}: needs at least one channel and one label")
         for label, values in [*self.labels.items(), ("background", self.background)]:
@@ -178,6 +180,7 @@ class JobSettings:
     pin_memory: bool = True
 
     def __post_init__(self):
+        check_plain_names([self.method], "method", "name")  # as above
         for name, least in _LEAST.items():
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:

@@ -36,7 +36,7 @@ def place_of(folder: Path, data_root: Path) -> Place:
 
 def meta_of(settings, number: int) -> dict:
     """What the server sends beside the models."""
-    return {"round": number, "run_id": "run", "sites": SITES, "settings": settings.to_dict(), "tracks": None}
+    return {"round": number, "run_id": "0123456789ab", "sites": SITES, "settings": settings.to_dict(), "tracks": None}
 
 
 def payload_of(settings, number: int) -> dict:

@@ -39,7 +39,7 @@ def write_super_model(folder: Path, kind: str = "statistics", gamma: float = 0.5
         networks["selector"] = _selector(settings, kind, networks["global"])
     threshold = gamma if kind not in ("extra", "ensemble", "fedavg", "local") else None
     manifest = {"task": settings.task.name, "method": settings.method, "sites": SITES, "gamma": threshold}
-    manifest |= {"selector": kind if kind not in ("fedavg", "local") else "none", "run_id": "test"}
+    manifest |= {"selector": kind if kind not in ("fedavg", "local") else "none", "run_id": "0123456789ab"}
     save_super_model(folder / "super_model", settings, manifest, networks, {})
     return folder / "super_model"
 

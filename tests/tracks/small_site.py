@@ -99,7 +99,7 @@ def continues_after_restart(folder: Path, tracks: str) -> bool:
     straight, first, second = make_site(tracks), make_site(tracks), make_site(tracks)
     play_round(straight, 1)
     play_round(first, 1)
-    disk = LocalState(folder, "run")
+    disk = LocalState(folder, "0123456789ab")
     disk.save(1, {name: track.state() for name, track in first.items()})
     number, state = disk.load(before=2)
     assert number == 1

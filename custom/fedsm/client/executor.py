@@ -20,7 +20,7 @@ from fedsm.client.failures import explain
 from fedsm.client.site_settings import INSIDE, PROCESS, Place, load_site_settings
 from fedsm.client.trainer_link import TrainerLink
 from fedsm.client.work import Aborted
-from fedsm.client.workers import Worker, build_worker
+from fedsm.client.workers import Worker, build_worker, check_task
 from fedsm.task_names import SIMULATED_JOB
 
 
@@ -68,12 +68,13 @@ class FedSMExecutor(Executor):
     def _get_trainer(self, task: str, meta: dict, fl_ctx: FLContext) -> Worker | TrainerLink:
         """The trainer of this run, kept between tasks: it holds the data and Adam's moments."""
         name = fl_ctx.get_identity_name()
-        key = (meta["run_id"], tuple(meta["sites"]), repr(meta["settings"]))
+        run_id, sites = check_task(meta)
+        key = (run_id, tuple(sites), repr(meta["settings"]))
         if self._trainer is None or key != self._trainer_key:
             self._close()
             workspace = fl_ctx.get_engine().get_workspace()
             simulated = fl_ctx.get_job_id() == SIMULATED_JOB
-            fair_share = max(1, (os.cpu_count() or 1) // (len(meta["sites"]) if simulated else 1))
+            fair_share = max(1, (os.cpu_count() or 1) // (len(sites) if simulated else 1))
             place = Place(workspace.get_site_config_dir(), workspace.get_root_dir(), name, fair_share)
             site = load_site_settings(Path(place.local), Path(place.workspace), name, fair_share)
             where = site.trainer or (INSIDE if simulated else PROCESS)

@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from fedsm.names import below, check_run_id
 from fedsm.rounds import rounds_to_keep
 from fedsm.tracks.base import Tensors
 
@@ -26,10 +27,13 @@ class LocalState:
     Args:
         folder: the site's `state_dir`.
         run_id: the run's name; a resumed run has the same one.
+
+    Raises:
+        UserError: no run id, or a link that leads out of the folder.
     """
 
     def __init__(self, folder: Path, run_id: str):
-        self._folder = folder / run_id
+        self._folder = below(folder, folder / check_run_id(run_id, "the server's task"))
 
     def _files(self) -> dict[int, Path]:
         return {int(p.stem.removeprefix("round_")): p for p in self._folder.glob("round_*.safetensors")}

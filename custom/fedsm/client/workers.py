@@ -7,6 +7,7 @@ from pathlib import Path
 from fedsm.client.site_scorer import SiteScorer
 from fedsm.client.site_settings import Place, load_site_settings
 from fedsm.client.site_trainer import SiteTrainer
+from fedsm.names import check_run_id, check_site_names
 from fedsm.settings import JobSettings
 from fedsm.task_names import SCORE
 
@@ -14,9 +15,24 @@ Worker = SiteTrainer | SiteScorer
 
 
 def build_worker(place: Place, task: str, meta: dict) -> Worker:
-    """The worker of a run at a site, from the site's own settings and what came with the first task."""
+    """The worker of a run at a site, from the site's own settings and what came with the first task.
+
+    Raises:
+        UserError: the task names a run or sites that cannot be, or the site's own settings are wrong.
+    """
+    run_id, sites = check_task(meta)
     site = load_site_settings(Path(place.local), Path(place.workspace), place.site, place.fair_share)
-    settings, sites = JobSettings.from_dict(meta["settings"]), list(meta["sites"])
+    settings = JobSettings.from_dict(meta["settings"])
     if task == SCORE:
         return SiteScorer(settings, site, place.site)
-    return SiteTrainer(settings, site, place.site, sites.index(place.site), sites, meta["run_id"])
+    return SiteTrainer(settings, site, place.site, sites.index(place.site), sites, run_id)
+
+
+def check_task(meta: dict) -> tuple[str, list[str]]:
+    """The run's id and the names of its sites, which come from the server and become names of files here.
+
+    Raises:
+        UserError: one is missing or cannot be.
+    """
+    where = "the server's task"
+    return check_run_id(meta.get("run_id"), where), check_site_names(meta.get("sites"), where)

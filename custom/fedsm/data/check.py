@@ -17,9 +17,10 @@ from tqdm import tqdm
 from fedsm.data.check_pair import Seen, find_pairs, look_at
 from fedsm.data.findings import Notes, SiteReport, name_of, percent, printable, some
 from fedsm.data.patients import patients_of
-from fedsm.data.site_folder import is_site_name, site_folders
+from fedsm.data.site_folder import site_folders
 from fedsm.data.split import FILE_NAME, PARTS
 from fedsm.errors import UserError
+from fedsm.names import is_site_name
 from fedsm.settings import TaskSettings
 
 _MIN_PATIENTS, _FEW_PATIENTS = 3, 12

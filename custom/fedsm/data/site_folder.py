@@ -13,9 +13,8 @@ import numpy as np
 
 from fedsm.data.readers import FORMATS, VOLUMES, grid_difference, is_supported, named, read, stem, suffix
 from fedsm.errors import UserError
+from fedsm.names import is_site_name
 from fedsm.settings import TaskSettings
-
-SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")  # a dot means a hierarchy of sites to FLARE
 
 
 @dataclass(frozen=True)
@@ -57,11 +56,6 @@ def site_folders(root: Path) -> list[str]:
     if not root.is_dir():
         raise UserError(f"data root {root} does not exist; create it with one folder a site, or `fedsm data synth`")
     return sorted((p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith(".")), key=natural_key)
-
-
-def is_site_name(name: str) -> bool:
-    """Whether FLARE can carry a site of this name."""
-    return bool(SITE_NAME.fullmatch(name)) and name != "server"
 
 
 def list_pairs(folder: Path, site: str) -> list[Pair]:

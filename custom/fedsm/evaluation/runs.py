@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedsm.errors import UserError
+from fedsm.names import check_run_id, check_site_names
 from fedsm.settings import JobSettings
 
 CENTRALIZED = "centralized"
@@ -92,6 +93,9 @@ def _open(folder: Path, name: str, data: Path | None) -> Run:
         raise UserError(
             f"{folder} holds no finished run (results.json: {e}); name a folder that `fedsm run` wrote"
         ) from e
+    check_site_names(results["sites"], str(folder / "results.json"))
+    if results.get("run_id") is not None:
+        check_run_id(results["run_id"], str(folder / "results.json"))
     if data is None:
         try:
             data = Path(json.loads((folder / "run.json").read_text())["data"])

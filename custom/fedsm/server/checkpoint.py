@@ -22,7 +22,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from fedsm.errors import UserError
+from fedsm.names import below
 from fedsm.rounds import rounds_to_keep
+from fedsm.server.checkpoint_check import check_state
 from fedsm.tracks.base import Tensors
 
 FOLDER = "checkpoints"
@@ -95,7 +97,7 @@ class Checkpoints:
             number: the round; default: the newest.
 
         Raises:
-            UserError: there is none of that round, or it cannot be read.
+            UserError: there is none of that round, it cannot be read, or it names what cannot be a name.
         """
         manifests = self._manifests()
         if not manifests:
@@ -105,9 +107,10 @@ class Checkpoints:
             kept = ", ".join(str(n) for n in self.rounds())
             raise UserError(f"there is no checkpoint of round {number} in {self.folder}; it holds rounds {kept}")
         try:
-            return json.loads(path.read_text())
+            state = json.loads(path.read_text())
         except (OSError, ValueError) as e:
             raise UserError(f"checkpoint {path} cannot be read: {e}; remove it to go on from the one before") from e
+        return check_state(state, path)
 
     def rewind(self, number: int) -> None:
         """Drops the checkpoints after a round, so that a run goes on from there.
@@ -131,17 +134,21 @@ class Checkpoints:
         Raises:
             UserError: missing, truncated or not a plain file name.
         """
-        path = self._weights / name
-        if Path(name).name != name:
-            raise UserError(f"checkpoint in {self.folder} names the file {name!r}, which is no plain file name")
+        path = self.path_of(name)
         try:
             return load_file(path)
         except (OSError, SafetensorError) as e:
             raise UserError(f"weights {path} cannot be read: {e}; restore the file or resume from another run") from e
 
     def path_of(self, name: str) -> Path:
-        """Where a weight file lies."""
-        return self._weights / name
+        """Where a weight file lies.
+
+        Raises:
+            UserError: no plain file name, or a link that leads out of the folder.
+        """
+        if Path(name).name != name:
+            raise UserError(f"checkpoint in {self.folder} names the file {name!r}, which is no plain file name")
+        return below(self.folder, self._weights / name)
 
     def adopt(self, other: Checkpoints, number: int | None = None) -> None:
         """Takes over another run's checkpoints up to a round, so that this run can go on from it and outlive it.

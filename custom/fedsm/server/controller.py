@@ -29,6 +29,7 @@ from fedsm.server.curves import send_losses, send_validation
 from fedsm.server.fatal_codes import take_fatal_codes_as_failures
 from fedsm.server.memory import received_to_disk, return_freed_memory
 from fedsm.server.outcome import best_models, measurements, write_results, write_super_model
+from fedsm.server.owner import submitter_of
 from fedsm.server.patience import Patience
 from fedsm.server.place import checkpoints_of, hand_over, leave, place_of
 from fedsm.server.record import AcceptedLog, Progress, RunRecord
@@ -51,8 +52,8 @@ class FedSMController(Controller):
     Args:
         settings: the job's settings as a plain dict; see `fedsm.settings.JobSettings`.
         aggregator_id: the component that checks and merges the answers.
-        resume_from: what to go on from: a `checkpoints` folder on the server's disk, or `job:` and the ids of earlier
-            jobs; see `server/place.py`.
+        resume_from: what to go on from: `job:` and the ids of the submitter's earlier jobs; in the simulator also a
+            `checkpoints` folder. See `server/place.py`.
         from_round: the round to go on from, with `resume_from`; default: the newest that there is a checkpoint of.
     """
 
@@ -73,7 +74,8 @@ class FedSMController(Controller):
         workspace, job_id = fl_ctx.get_engine().get_workspace(), fl_ctx.get_job_id()
         self._root, self._folder = Path(workspace.get_root_dir()), Path(workspace.get_run_dir(job_id))
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._place = place_of(self._root, self._folder, job_id)
+        self._submitter = submitter_of(fl_ctx)
+        self._place = place_of(self._root, self._folder, job_id, self._submitter)
         self._progress = Progress(self._folder / "progress.jsonl")
         watch.serve(fl_ctx.get_engine(), self._progress)
         self._accepted_log = AcceptedLog(self._place)
@@ -140,12 +142,12 @@ class FedSMController(Controller):
             raise UserError(f"component {self.aggregator_id!r} is no SoftPullAggregator")
         self._checkpoints = Checkpoints(self._place / FOLDER, self._job.keep_checkpoints)
         if self.resume_from:
-            source = checkpoints_of(self.resume_from, self._root)
+            source = checkpoints_of(self.resume_from, self._root, self._submitter)
             self._tracks, self._record, self._round = resume(
                 self._job, source, self._checkpoints, self._here, self.from_round
             )
             self._accepted_log.adopt(source.parent, self._round)
-            leave(source, self._place, self._root)
+            leave(source, self._place, self._root, self._submitter)
             self.log_info(fl_ctx, f"fedsm resumes run {self._record.run_id} after round {self._round}")
         else:
             self._tracks, self._round = server_tracks(self._job, self._here), 0

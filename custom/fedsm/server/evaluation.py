@@ -14,6 +14,7 @@ from fedsm import exchange
 from fedsm.data.site_folder import natural_key
 from fedsm.errors import UserError
 from fedsm.evaluation.evaluate import FILE, join
+from fedsm.names import check_run_id
 from fedsm.server import watch
 from fedsm.server.checkpoint import write_json
 from fedsm.server.checks import one_line
@@ -73,7 +74,7 @@ class EvaluationController(Controller):
         about = {key: manifest[key] for key in ("sites", "labels", "gamma")}
         meta = {
             "round": 0,
-            "run_id": manifest["run_id"],
+            "run_id": check_run_id(manifest.get("run_id"), "the super model's manifest"),
             "sites": manifest["sites"],
             "settings": settings.to_dict(),
             "part": self.part,

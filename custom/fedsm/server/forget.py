@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedsm.errors import UserError
+from fedsm.names import below, check_site_name
 from fedsm.server.checkpoint import FOLDER, Checkpoints
 from fedsm.server.record import RunRecord
 from fedsm.settings import JobSettings
@@ -54,7 +55,7 @@ class Forgetting:
     """
 
     def __init__(self, run: Path, site: str):
-        self._run, self._site = run, site
+        self._run, self._site = run, check_site_name(site, f"forgetting in {run}")
         _restore(run)
         self._source = Checkpoints(run / FOLDER)
         self._state = self._source.load()
@@ -81,6 +82,7 @@ class Forgetting:
 
         The old ones stay beside until the new ones are complete.
         """
+        state = below(out, out / "site_state" / self._site)  # a simulated site's own disk
         out.mkdir(parents=True, exist_ok=True)
         folders = [FOLDER]
         self._write_checkpoint(out / f"{FOLDER}.new")
@@ -93,7 +95,7 @@ class Forgetting:
             os.replace(out / f"{name}.new", out / name)
         for name in folders:
             shutil.rmtree(out / f"{name}.earlier", ignore_errors=True)
-        shutil.rmtree(out / "site_state" / self._site, ignore_errors=True)  # a simulated site's own disk
+        shutil.rmtree(state, ignore_errors=True)
 
     def _write_checkpoint(self, folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)

@@ -9,8 +9,10 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.signal import Signal
 
 from fedsm.errors import UserError
+from fedsm.names import check_site_name
 from fedsm.server.checkpoint import Checkpoints, write_json
 from fedsm.server.forget import Forgetting
+from fedsm.server.owner import submitter_of
 from fedsm.server.place import checkpoints_of
 from fedsm.server.record import Progress
 
@@ -22,7 +24,7 @@ class ForgetController(Controller):
 
     Args:
         site: who leaves.
-        run: `job:` and the ids of the run's jobs, the newest first.
+        run: `job:` and the ids of the run's jobs, the newest first. They must be the submitter's.
     """
 
     def __init__(self, site: str, run: str):
@@ -40,7 +42,8 @@ class ForgetController(Controller):
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         try:
-            checkpoints = checkpoints_of(self.run, self._root)
+            check_site_name(self.site, "the job's `site`")
+            checkpoints = checkpoints_of(self.run, self._root, submitter_of(fl_ctx))
             record = Checkpoints(checkpoints).load()["record"]
             if self.site not in record["forgotten"]:  # asked again, after the asker was killed
                 Forgetting(checkpoints.parent, self.site).write(checkpoints.parent)

@@ -3,55 +3,74 @@
 In the simulator: in the job's own folder, which `fedsm run` collects. On a federation FLARE packs that folder away when
 a job ends and leaves it behind when the server is killed; so there they live beside the jobs and outlive them:
 
-    <server's workspace>/fedsm_runs/<job id>/checkpoints/  accepted.jsonl
+    <server's workspace>/fedsm_runs/<job id>/checkpoints/  accepted.jsonl  owner.json
 
-A new job finds them by the ids of the jobs before it (`job:ID,ID`, the newest first), whoever submits it.
+A new job of the same user finds them by the ids of the jobs before it (`job:ID,ID`, the newest first). On a federation
+that is the only way: a path in a job's configuration is refused, and no link leads out of a job's folder.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from pathlib import Path
 
 from fedsm.errors import UserError
+from fedsm.names import below, check_job_id
 from fedsm.server.checkpoint import FOLDER
+from fedsm.server.owner import FILE as OWNER
+from fedsm.server.owner import Submitter, check_owner, owns, write_owner
 from fedsm.task_names import SIMULATED_JOB
 
 RUNS = "fedsm_runs"
 _EARLIER_JOBS = "job:"
-_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
-def place_of(root: Path, run_folder: Path, job_id: str) -> Path:
+def place_of(root: Path, run_folder: Path, job_id: str, submitter: Submitter | None) -> Path:
     """The folder for a job's checkpoints; made if it is not there.
 
     Args:
         root: the server's workspace.
         run_folder: the job's own folder in it.
         job_id: the job's id.
+        submitter: who submitted the job; None in the simulator.
+
+    Raises:
+        UserError: the folder is another user's, or a link.
     """
-    place = run_folder if job_id == SIMULATED_JOB else root / RUNS / job_id
+    if job_id == SIMULATED_JOB or submitter is None:
+        run_folder.mkdir(parents=True, exist_ok=True)
+        return run_folder
+    place = _kept(root, job_id)
     place.mkdir(parents=True, exist_ok=True)
+    write_owner(place, submitter)
     return place
 
 
-def checkpoints_of(resume_from: str, root: Path) -> Path:
-    """The `checkpoints` folder that a job is to go on from: a path, or the first of the jobs named that left one.
+def checkpoints_of(resume_from: str, root: Path, submitter: Submitter | None) -> Path:
+    """The `checkpoints` folder that a job is to go on from: the one of the first of the jobs named that left one.
+
+    Args:
+        resume_from: `job:` and the ids; in the simulator also a path.
+        root: the server's workspace.
+        submitter: who asks; None in the simulator.
 
     Raises:
-        UserError: none of them did.
+        UserError: none of them did, it is another user's, or a path where only ids are accepted.
     """
     if not resume_from.startswith(_EARLIER_JOBS):
+        if submitter is not None:
+            raise UserError("a federation's job names earlier jobs as job:ID,ID, never a path on the server")
         return Path(resume_from)
-    ids = resume_from.removeprefix(_EARLIER_JOBS).split(",")
-    if bad := [name for name in ids if not _ID.fullmatch(name)]:
-        raise UserError(f"{bad[0]!r} is no job's id")
+    ids = [check_job_id(name, "resume") for name in resume_from.removeprefix(_EARLIER_JOBS).split(",")]
     for name in ids:
-        folder = root / RUNS / name / FOLDER
-        if list(folder.glob("round_*.json")):
-            return folder
+        place = _kept(root, name)
+        if not list((place / FOLDER).glob("round_*.json")):
+            continue
+        if submitter is not None:
+            check_owner(place, submitter)
+        below(place, place / FOLDER)
+        return place / FOLDER
     raise UserError(f"the server keeps no checkpoint of job {ids[0]}; start the run again")
 
 
@@ -59,8 +78,9 @@ def hand_over(place: Path, run_folder: Path) -> None:
     """Puts what is kept into the job's folder, which FLARE hands to whoever downloads the job; links, not copies."""
     if place == run_folder:
         return
-    for path in (p for p in place.rglob("*") if p.is_file()):
+    for path in (p for p in place.rglob("*") if p.is_file() and not p.is_symlink() and p.name != OWNER):
         target = run_folder / path.relative_to(place)
+        below(run_folder, target.parent / "file")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.unlink(missing_ok=True)
         try:
@@ -69,8 +89,21 @@ def hand_over(place: Path, run_folder: Path) -> None:
             shutil.copyfile(path, target)
 
 
-def leave(earlier: Path, place: Path, root: Path) -> None:
-    """Removes the folder of an earlier job, once this one has taken over its checkpoint."""
+def leave(earlier: Path, place: Path, root: Path, submitter: Submitter | None) -> None:
+    """Removes the folder of an earlier job of the same user, once this one has taken over its checkpoint."""
     old = earlier.parent
-    if old != place and old.parent == root / RUNS and list((place / FOLDER).glob("round_*.json")):
-        shutil.rmtree(old, ignore_errors=True)
+    ours = submitter is not None and old.parent == root / RUNS and old != place
+    if ours and owns(old, submitter) and list((place / FOLDER).glob("round_*.json")):
+        shutil.rmtree(_kept(root, old.name), ignore_errors=True)
+
+
+def _kept(root: Path, job_id: str) -> Path:
+    """Where a job's checkpoints outlive it.
+
+    Raises:
+        UserError: no job's id, or a link.
+    """
+    place = root / RUNS / check_job_id(job_id, "the server's workspace")
+    if place.is_symlink():
+        raise UserError(f"job {job_id}: {place} is a link; the server's operator should remove it")
+    return place

@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from fedsm.errors import UserError
+from fedsm.names import below, check_plain_names, check_run_id, check_site_names
 from fedsm.settings import JobSettings
 from fedsm.super_model.card import CARD, render_card
 from fedsm.tracks.base import Tensors
@@ -84,13 +85,28 @@ def load_super_model(folder: Path) -> SuperModelFiles:
         listed = {name: (entry["file"], entry["sha256"]) for name, entry in entries.items()}
     except (KeyError, TypeError, AttributeError) as e:
         raise UserError(f"{folder / MANIFEST} is incomplete ({e}): copy the super model again") from e
-    for file, _ in listed.values():
-        if Path(file).name != file:
-            raise UserError(f"{folder / MANIFEST} names the file {file!r}, which is no plain file name")
+    _check_names(manifest, listed, folder)
     # Checksums cost more than reading: all processors share them.
     with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:
         tensors = list(pool.map(lambda entry: _load_network(folder / entry[0], entry[1]), listed.values()))
     return SuperModelFiles(settings, manifest, dict(zip(listed, tensors, strict=True)))
+
+
+def _check_names(manifest: dict, listed: dict[str, tuple[str, str]], folder: Path) -> None:
+    """Refuses names that would lead elsewhere: they become files here, at a site that evaluates, and in exports.
+
+    Raises:
+        UserError: naming the manifest.
+    """
+    where = str(folder / MANIFEST)
+    check_plain_names(listed, where, "name of a network")
+    check_plain_names((file for file, _ in listed.values()), where, "file name")
+    for file, _ in listed.values():
+        below(folder, folder / file)
+    check_site_names(manifest.get("sites", []), where)
+    check_site_names(manifest.get("forgotten", []), where)
+    if manifest.get("run_id") is not None:
+        check_run_id(manifest["run_id"], where)
 
 
 def _load_network(path: Path, sha256: str) -> Tensors:

@@ -1,0 +1,38 @@
+"""What a checkpoint's JSON may say before anything is done with it: its names become files here and at the sites."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedsm.errors import UserError
+from fedsm.names import check_plain_names, check_run_id, check_site_names
+
+
+def check_state(state: object, path: Path) -> dict:
+    """Returns a checkpoint's plain values.
+
+    Args:
+        state: the content of the JSON.
+        path: the JSON, for the message.
+
+    Raises:
+        UserError: incomplete, or a run id, site, model or file name that cannot be.
+    """
+    where = f"checkpoint {path}"
+    try:
+        number, files = state["round"], state["files"]
+        best = state.get("best", {})
+        names = [*files, *files.values(), *best, *(entry["file"] for entry in best.values())]
+        record = state.get("record")
+        told = record and (record["run_id"], record["sites"], record.get("forgotten", []))
+    except (KeyError, TypeError, AttributeError) as e:
+        raise UserError(f"{where} is incomplete ({e!r}); remove it to go on from the one before") from e
+    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+        raise UserError(f"{where}: round {number!r} is no number; remove it to go on from the one before")
+    check_plain_names(names, where, "file name")
+    if told:
+        run_id, sites, forgotten = told
+        check_run_id(run_id, where)
+        check_site_names(sites, where)
+        check_site_names(forgotten, where)
+    return state

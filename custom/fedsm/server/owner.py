@@ -1,0 +1,100 @@
+"""Whose checkpoints are whose: the user who submitted the job.
+
+FLARE authenticates who submits and notes it in the job's meta on the server. Of that the controller writes
+`<server's workspace>/fedsm_runs/<job id>/owner.json`, which no site and no part of a job names or writes. A job goes on
+from, removes or forgets in a checkpoint of its own submitter only. A project admin may use anybody's, as FLARE's rights
+say (`download_job: any`). In the simulator there is no owner.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.job_def import JobMetaKey
+
+from fedsm.errors import UserError
+from fedsm.task_names import SIMULATED_JOB
+
+FILE = "owner.json"
+_ADMIN = "project_admin"
+
+
+@dataclass(frozen=True)
+class Submitter:
+    """Who submitted a job, as FLARE authenticated the person."""
+
+    name: str
+    org: str
+    role: str
+
+
+def submitter_of(fl_ctx: FLContext) -> Submitter | None:
+    """The submitter of the running job; None in the simulator.
+
+    Raises:
+        UserError: FLARE does not say.
+    """
+    if fl_ctx.get_job_id() == SIMULATED_JOB:
+        return None
+    meta = fl_ctx.get_prop(FLContextKey.JOB_META)
+    keys = (JobMetaKey.SUBMITTER_NAME.value, JobMetaKey.SUBMITTER_ORG.value, JobMetaKey.SUBMITTER_ROLE.value)
+    found = [meta.get(key) for key in keys] if isinstance(meta, dict) else [None]
+    if not all(isinstance(value, str) and value for value in found):
+        raise UserError("FLARE does not say who submitted this job; submit it with a startup kit of your own")
+    return Submitter(*found)
+
+
+def write_owner(place: Path, submitter: Submitter) -> None:
+    """Notes whose a new place is, readable for the server's user only.
+
+    Raises:
+        UserError: it is another's already.
+    """
+    try:
+        handle = os.open(place / FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    except FileExistsError:
+        if not owns(place, submitter):
+            raise UserError(f"job {place.name}: {place} is kept for another user; ask the server's operator") from None
+        return
+    with os.fdopen(handle, "w") as file:
+        json.dump(asdict(submitter), file)
+
+
+def owns(place: Path, submitter: Submitter) -> bool:
+    """Whether a place was made by a job of this user."""
+    return _owner_name(place) == submitter.name
+
+
+def check_owner(place: Path, submitter: Submitter) -> None:
+    """Refuses a place that another user's job made.
+
+    Raises:
+        UserError: naming the job and whose it is not.
+    """
+    if submitter.role == _ADMIN or owns(place, submitter):
+        return
+    if _owner_name(place) is None:
+        raise UserError(
+            f"job {place.name}: the server does not know whose checkpoint this is; its operator may write"
+            f' {{"name": "USER"}} to {place.parent.name}/{place.name}/{FILE}'
+        )
+    raise UserError(
+        f"job {place.name}: its checkpoint is not {submitter.name}'s; only the user who submitted that job, or a"
+        " project admin, may go on from it or forget a site in it"
+    )
+
+
+def _owner_name(place: Path) -> str | None:
+    """The owner's name; None where the file is missing, a link or not ours."""
+    path = place / FILE
+    try:
+        content = json.loads(path.read_text()) if not path.is_symlink() else None
+        name = content["name"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return name if isinstance(name, str) and name else None
