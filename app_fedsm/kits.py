@@ -15,6 +15,7 @@ from pathlib import Path
 import yaml
 
 from fedsm.client.site_settings import FILE_NAME
+from fedsm.components import SERVER_CLASSES, SITE_CLASSES
 
 TEMPLATES = Path(str(files("app_fedsm") / "kit"))
 AUTHORIZATION, NO_BYOC = "authorization.json", "authorization.no_byoc.json"
@@ -30,7 +31,7 @@ def fill_site(kit: Path, byoc: bool = True) -> None:
         byoc: whether jobs may bring their code.
     """
     local = kit / "local"
-    _write_resources(local, _changed_resources(local, "site_resources.yaml"))
+    _write_resources(local, _changed_resources(local, "site_resources.yaml", SITE_CLASSES))
     _put(local, AUTHORIZATION if byoc else NO_BYOC, AUTHORIZATION)
     _put(local, NO_BYOC, f"{NO_BYOC}.sample")
     _put(local, "privacy.json", "privacy.json.sample")
@@ -49,7 +50,7 @@ def fill_server(kit: Path, storage: Path, byoc: bool = True) -> Path:
         the storage that is used: another one if `resources.json` was there already.
     """
     local = kit / "local"
-    resources = _changed_resources(local, "server_resources.yaml")
+    resources = _changed_resources(local, "server_resources.yaml", SERVER_CLASSES)
     resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(storage / "snapshots")
     _component(resources, "job_manager")["args"]["uri_root"] = str(storage / "jobs")
     _write_resources(local, resources)
@@ -73,12 +74,12 @@ def _put(local: Path, template: str, name: str) -> None:
         shutil.copyfile(TEMPLATES / template, local / name)
 
 
-def _changed_resources(local: Path, changes: str) -> dict:
-    """FLARE's `resources.json.default` with our changes."""
+def _changed_resources(local: Path, changes: str, classes: tuple[str, ...]) -> dict:
+    """FLARE's `resources.json.default` with our changes, and our classes allowed."""
     resources = json.loads((local / f"{RESOURCES}.default").read_text(encoding="utf-8"))
     wanted = yaml.safe_load((TEMPLATES / changes).read_text(encoding="utf-8"))
     allowed = resources["class_allow_list"]
-    allowed += [name for name in wanted["class_allow_list"] if name not in allowed]
+    allowed += [name for name in classes if name not in allowed]
     for name, args in wanted.get("components", {}).items():
         _component(resources, name)["args"].update(args)
     resources.get("client", {}).update(wanted.get("client", {}))

@@ -68,9 +68,9 @@ def provision(project_file: Path, out: Path) -> Kits:
         if earlier and (earlier / name).is_dir():
             keep_local(earlier / name, folder / name)
     for site in project.of_type("client"):
-        fill_site(folder / site["name"], site.get("byoc", True))
+        fill_site(folder / site["name"], site.get("byoc", False))
     kit = (folder / server["name"]).resolve()
-    storage = fill_server(kit, Path(server.get("storage", kit / _STORAGE)), server.get("byoc", True))
+    storage = fill_server(kit, Path(server.get("storage", kit / _STORAGE)), server.get("byoc", False))
     return Kits(
         folder=folder,
         server=folder / server["name"],
@@ -137,7 +137,7 @@ def describe(kits: Kits) -> str:
         to = {"admin": "the user", "server": f"the server's operator ({org})"}.get(kind)
         to = to or org_admins.get(org, f"the IT of {org}")
         notes = [entry.get("role", kind)]
-        notes += ["no code inside jobs"] if not entry.get("byoc", True) else []
+        notes += ["jobs may bring code"] if entry.get("byoc") else []
         notes += ["as before: need not be sent"] if kits.earlier and (kits.earlier / name).is_dir() else []
         lines.append(f"  {name:<{width}}  -> {to}; {', '.join(notes)}")
     ends = min(certificates_end(kits.folder / p["name"]) for p in participants)

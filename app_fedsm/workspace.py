@@ -13,8 +13,7 @@ from pathlib import Path
 import yaml
 
 from fedsm.client.site_settings import FILE_NAME
-
-OUR_CLASSES = "fedsm."
+from fedsm.components import SERVER_CLASSES, SITE_CLASSES
 
 
 def prepare_workspace(
@@ -42,6 +41,6 @@ def prepare_workspace(
     if cache:
         site["cache_dir"] = str(cache.resolve())
     (local / FILE_NAME).write_text(yaml.safe_dump(site))
-    allowed = {"format_version": 2, "class_allow_list": [*DEFAULT_CLASS_ALLOW_LIST, OUR_CLASSES]}
+    allowed = {"format_version": 2, "class_allow_list": [*DEFAULT_CLASS_ALLOW_LIST, *SERVER_CLASSES, *SITE_CLASSES]}
     (local / "resources.json").write_text(json.dumps(allowed, indent=1))
     return local

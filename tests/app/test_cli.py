@@ -9,6 +9,7 @@ import pytest
 
 from app_fedsm import simulate
 from app_fedsm.cli import build_parser, main
+from fedsm.components import SERVER_CLASSES, SITE_CLASSES
 from tests.conftest import write_site
 
 
@@ -170,7 +171,7 @@ def test_workspace_prints_the_command(root, tmp_path, capsys):
     assert main(["workspace", str(tmp_path / "ws"), "--data", str(root)]) == 0
     assert "nvflare simulator JOB -w" in capsys.readouterr().out
     allowed = json.loads((tmp_path / "ws/local/resources.json").read_text())["class_allow_list"]
-    assert "fedsm." in allowed and len(allowed) > 50
+    assert {*SERVER_CLASSES, *SITE_CLASSES} < set(allowed) and "fedsm." not in allowed and len(allowed) > 50
 
 
 def check(*extra) -> int:
@@ -261,7 +262,7 @@ def test_a_task_of_ones_own_is_a_yaml_file(root, tmp_path, capsys, monkeypatch):
         (OWN_TASK + "chanels: 1", ["unknown setting 'chanels'", "channels"]),
         ("name: x", ["'channels' is missing"]),
         (OWN_TASK.replace("[1, 2]", "1"), ["label 'disc'"]),
-        (OWN_TASK.replace("my_eye", "../my eye"), ["name '../my eye'"]),
+        (OWN_TASK.replace("my_eye", "../my eye"), ["'../my eye' is no plain name"]),
         (OWN_TASK + "intensity: loud", ["intensity must be"]),
         (OWN_TASK.replace("disc:", "1:"), ["names of labels must be text"]),
     ],

@@ -14,6 +14,7 @@ from nvflare.app_opt.job_launcher.study_runtime import load_study_runtime_file
 from app_fedsm.kits import TEMPLATES
 from app_fedsm.provision import Kits, provision
 from fedsm import __version__
+from fedsm.components import SERVER_CLASSES, SITE_CLASSES
 
 POC = Path(__file__).parents[2] / "poc_workspace"
 IMAGE = f"fedsm:{__version__}"
@@ -63,7 +64,8 @@ def test_docker(made, tmp_path, name):
     script = (kit / "startup" / "start_docker.sh").read_text()
     assert f'DOCKER_IMAGE=${{NVFL_P_IMAGE:-"{IMAGE}"}}' in script
     resources = json.loads((kit / "local" / "resources.json.default").read_text())
-    assert "fedsm." in resources["class_allow_list"], "prepare deletes resources.json and takes the .default"
+    ours = SITE_CLASSES if name == "site-1" else SERVER_CLASSES
+    assert set(ours) < set(resources["class_allow_list"]), "prepare deletes resources.json and takes the .default"
     assert "docker_launcher" in {c["id"] for c in resources["components"]}
     assert json.loads((kit / "local" / "authorization.json").read_text())["permissions"]["lead"]["submit_job"] == "any"
     if name == "site-1":
@@ -82,7 +84,7 @@ def test_kubernetes(made, tmp_path, name):
     assert f"{values['image']['repository']}:{values['image']['tag']}" == IMAGE
     assert values["command"] == ["/usr/local/bin/python3"]
     resources = json.loads((kit / "local" / "resources.json.default").read_text())
-    assert "fedsm." in resources["class_allow_list"]
+    assert set(SITE_CLASSES if name == "site-1" else SERVER_CLASSES) < set(resources["class_allow_list"])
     launcher = next(c for c in resources["components"] if c["id"] == "k8s_launcher")
     assert launcher["args"]["namespace"] == yaml.safe_load((POC / "docker" / "k8s.yaml").read_text())["namespace"]
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from app_fedsm.cli import main
+from fedsm.components import EXECUTOR
 from fedsm.preflight.kit import load_kit
 from fedsm.preflight.line import Line, format_lines
 from fedsm.preflight.machine import check_writing
@@ -43,7 +44,7 @@ def kit(kits, tmp_path) -> Path:
     write_site(tmp_path / "data", 12, 0)
     write_settings(root, f"data: {tmp_path / 'data'}\ndevice: cpu\n")
     resources = json.loads((root / "local/resources.json.default").read_text())
-    resources["class_allow_list"].append("fedsm.")
+    resources["class_allow_list"].append(EXECUTOR)
     (root / "local/resources.json").write_text(json.dumps(resources))
     point_to(root, free_port())
     return root
@@ -315,6 +316,10 @@ def test_the_ways_that_code_may_come(kit, capsys):
     rules = json.loads((kit / "local/authorization.json.default").read_text())
     assert Table(capsys, kit).says("code").endswith("also inside a job of lead, project_admin")
     resources = (kit / "local/resources.json").read_text()
+    for wide in ("fedsm.", "fedsm.client", "*"):  # kits of version 0.1 have the first
+        (kit / "local/resources.json").write_text(resources.replace(EXECUTOR, wide))
+        table = Table(capsys, kit)
+        assert table.level("code") == "WARN" and f'"{wide}" lets a job' in table.says("code")
     (kit / "local/resources.json").unlink()
     table = Table(capsys, kit)
     assert table.level("code") == "WARN" and "copy local/resources.json.default" in table.says("code")

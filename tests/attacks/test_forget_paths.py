@@ -10,6 +10,7 @@ from fedsm.server.forget import Forgetting
 from fedsm.server.forget_controller import ForgetController
 from fedsm.server.place import hand_over, leave
 from tests.attacks.jobs import FOLDER, LEAD, bytes_of, forge, kept, run_job
+from tests.conftest import small_settings
 
 
 @pytest.fixture(scope="module")
@@ -37,16 +38,20 @@ def forget(server, data_root, site: str, run: str):
     return run_job(server, data_root, "forget-1", LEAD, controller=ForgetController(site, run))
 
 
-def test_a_path_as_run_is_refused(server, data_root, victim):
-    """The attack as it was seen: a run's folder by its path, in which the site's name is an absolute path."""
-    run = victim / "run"
-    shutil.copytree(kept(server, "job-1"), run)
-    forge(run / FOLDER, sites=[str(victim), "site-1", "site-2", "site-3"])
-    before = bytes_of(victim)
-    job = forget(server, data_root, str(victim), str(run / FOLDER))
+def test_a_path_as_run_and_as_site_deletes_nothing(tmp_path, data_root, victim):
+    """The attack as it was seen: a run's folder by its path, in whose checkpoint a site's name is an absolute path."""
+    local = small_settings(rounds=1, method="local")
+    assert run_job(tmp_path, data_root, "job-1", LEAD, settings=local).panic is None
+    run = shutil.copytree(kept(tmp_path, "job-1"), tmp_path / "forged")
+    path = max((run / FOLDER).glob("round_*.json"))
+    for name in ("site-2", "personal.site-2"):
+        path.write_text(path.read_text().replace(f'"{name}"', f'"{name.replace("site-2", str(victim))}"'))
+    (run / "site_state").mkdir()
+    job = forget(tmp_path, data_root, str(victim), str(run / FOLDER))
+    assert (victim / "precious").is_file()
     assert "is no site's name" in job.panic
-    assert forget(server, data_root, "site-2", str(run / FOLDER)).panic.startswith("a federation's job names earlier")
-    assert bytes_of(victim) == before
+    assert "never a path on the server" in forget(tmp_path, data_root, "site-1", str(run / FOLDER)).panic
+    assert "is no" in forget(tmp_path, data_root, "site-1", f"job:{run}").panic
 
 
 @pytest.mark.parametrize("site", ["/", "..", "../job-2", ".hidden", "-rf", "a/b", "site-1\n", "server", "", "x" * 65])

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 
+from fedsm.components import EXECUTOR
 from fedsm.preflight.kit import Kit
 from fedsm.preflight.line import Line
-
-_OURS = "fedsm."
 
 
 def read_policy(kit: Kit, name: str) -> dict:
@@ -32,20 +31,31 @@ def check_code(kit: Kit) -> list[Line]:
         allowed = [str(entry) for entry in resources.get("class_allow_list", [])]
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as e:
         return [Line("FAIL", "code", f"local/ cannot be used: {e!r}", "unpack the kit's local/ again")]
-    listed = "*" in allowed or any(_OURS.startswith(e) for e in allowed if e.endswith("."))
-    listed = listed or resources.get("class_list_enforcement_mode") == "warn"
+    wide = _too_wide(resources, allowed)
     add = (
-        f'copy local/resources.json.default to resources.json, add "{_OURS}" to its class_allow_list'
+        f'copy local/resources.json.default to resources.json, add "{EXECUTOR}" to its class_allow_list'
         if kit.policy_file("resources.json").suffix == ".default"
-        else f'add "{_OURS}" to class_allow_list in local/resources.json'
+        else f'add "{EXECUTOR}" to class_allow_list in local/resources.json'
     )
-    if listed:
+    if EXECUTOR in allowed or wide:
         who = f"also inside a job of {', '.join(bringers)}" if bringers else "BYOC is forbidden here"
+        if wide:
+            what = f"{wide} lets a job that brings no code call any function of fedsm; {who}"
+            remedy = f'local/resources.json: "{EXECUTOR}" in class_allow_list and nothing wider, mode "enforce"'
+            return [Line("WARN", "code", what, remedy)]
         return [Line("PASS", "code", f"the installed fedsm may run; {who}")]
     if bringers:
         what = f"only code inside the job may run (BYOC, by {', '.join(bringers)}), not the installed fedsm"
         return [Line("WARN", "code", what, f"{add}; or have jobs exported with --byoc")]
-    return [Line("FAIL", "code", f'no job can run: BYOC is forbidden, "{_OURS}" not in class_allow_list', add)]
+    return [Line("FAIL", "code", f'no job can run: BYOC is forbidden, "{EXECUTOR}" not in class_allow_list', add)]
+
+
+def _too_wide(resources: dict, allowed: list[str]) -> str | None:
+    """What in the site's rules allows more of our package than the one class that jobs need here."""
+    if resources.get("class_list_enforcement_mode") == "warn":
+        return "class_list_enforcement_mode: warn"
+    entries = [e for e in allowed if e == "*" or (e != EXECUTOR and EXECUTOR.startswith(f"{e.rstrip('.')}."))]
+    return f'class_allow_list with "{entries[0]}"' if entries else None
 
 
 def _may_bring(rights: str | dict) -> bool:

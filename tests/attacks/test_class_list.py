@@ -1,0 +1,73 @@
+"""Row 2, the same hole elsewhere: a job's configuration must not call whatever the package can do.
+
+FLARE calls the object at a component's path with the configuration's arguments. With `fedsm.` in `class_allow_list` a
+job that brings no code could write any file with `fedsm.server.checkpoint.save_file`.
+"""
+
+import inspect
+import json
+
+import pytest
+from nvflare.apis.fl_exception import UnsafeComponentError
+from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
+from nvflare.fuel.utils.class_utils import instantiate_class
+
+from app_fedsm.kits import fill_server, fill_site
+from fedsm.components import SERVER_CLASSES, SITE_CLASSES
+
+CALLS = [
+    "fedsm.server.checkpoint.save_file", "fedsm.server.checkpoint.write_json", "fedsm.server.forget.Forgetting",
+    "fedsm.server.forget.copy_rest", "fedsm.super_model.artefact.save_super_model", "fedsm.client.workers.build_worker",
+    "fedsm.server.place.leave", "fedsm.data.cache.SiteCache",
+]  # fmt: skip
+
+
+class Kit:
+    """What FLARE's authorizer asks of a workspace."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def get_resources_file_path(self) -> str:
+        return str(self.folder / "local" / "resources.json")
+
+
+@pytest.fixture(params=["server", "site"])
+def kit(request, tmp_path):
+    """A kit's `local/` as provisioning leaves it."""
+    local = tmp_path / "local"
+    local.mkdir()
+    storage = {"args": {"storage": {"args": {}}}}
+    components = [{"id": name, "args": {}} for name in ("job_manager", "resource_manager")]
+    default = {"class_allow_list": [], "components": components, "snapshot_persistor": storage}
+    (local / "resources.json.default").write_text(json.dumps(default))
+    fill_site(tmp_path) if request.param == "site" else fill_server(tmp_path, tmp_path / "storage")
+    return request.param, Kit(tmp_path)
+
+
+def test_a_kit_allows_what_our_jobs_name_and_nothing_else_of_ours(kit):
+    kind, workspace = kit
+    ours, others = (SITE_CLASSES, SERVER_CLASSES) if kind == "site" else (SERVER_CLASSES, SITE_CLASSES)
+    allow = ComponentPathAuthorizer().authorize_component_config
+    for path in ours:
+        allow({"path": path}, workspace=workspace)
+    for path in (*CALLS, *others):
+        with pytest.raises(UnsafeComponentError):
+            allow({"path": path}, workspace=workspace)
+
+
+def test_flare_would_have_called_a_function(tmp_path):
+    """Why it matters: no class is asked for, and what a module imports is there too."""
+    instantiate_class("fedsm.server.checkpoint.save_file", {"tensors": {}, "filename": str(tmp_path / "any")})
+    assert (tmp_path / "any").is_file()
+
+
+@pytest.mark.parametrize("path", [*SITE_CLASSES, *SERVER_CLASSES])
+def test_no_class_that_a_job_names_does_anything_when_it_is_made(path, tmp_path, monkeypatch):
+    """Whatever the arguments: they are looked at when the job runs, by those who know whose job it is."""
+    monkeypatch.chdir(tmp_path)
+    module, _, name = path.rpartition(".")
+    cls = getattr(__import__(module, fromlist=[name]), name)
+    wanted = [p for p in inspect.signature(cls.__init__).parameters if p not in ("self", "args", "kwargs")]
+    instantiate_class(path, {name: str(tmp_path / "made" / name) for name in wanted})
+    assert list(tmp_path.iterdir()) == []
