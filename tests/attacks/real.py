@@ -1,0 +1,101 @@
+"""A provisioned federation in real processes for attacks: mTLS, three sites, two leads, no code inside jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from app_fedsm import remote
+from app_fedsm import session as sessions
+from app_fedsm.following import follow
+from app_fedsm.provision import provision
+from app_fedsm.run_folder import PROGRESS
+from fedsm.server.place import RUNS
+from tests.conftest import SITES
+from tests.deploy.processes import ROOT, Running, free_port
+
+LEAD, OTHER = "lead@consortium.example.org", "other@university.example.org"
+
+
+@dataclass
+class Ended:
+    """A job that has ended.
+
+    Attributes:
+        id: the job's id.
+        reason: why it failed, as its submitter reads it; None where it did not.
+        log: the server's log of it.
+        workspace: what its submitter could download.
+    """
+
+    id: str
+    reason: str | None
+    log: str
+    workspace: Path
+
+
+class RealFederation(Running):
+    """Server, sites and users of a consortium in which nobody may bring code.
+
+    Args:
+        folder: scratch folder.
+        data_root: one folder a site.
+    """
+
+    def __init__(self, folder: Path, data_root: Path):
+        self.folder = folder
+        super().__init__(self._provision(), folder)
+        self.users = self.kits.users
+        self.lead = self.users[LEAD]
+        self.server_runs = self.kits.server / RUNS
+        self.tell_data(data_root)
+
+    def _provision(self):
+        project = yaml.safe_load((ROOT / "poc_workspace" / "project_localhost.yml").read_text())
+        for entry in project["participants"]:
+            entry.pop("byoc", None)
+            if entry["type"] == "server":
+                entry["fed_learn_port"] = free_port()
+        project["participants"].append({"name": OTHER, "type": "admin", "org": "university", "role": "lead"})
+        (self.folder / "project.yml").write_text(yaml.safe_dump(project))
+        return provision(self.folder / "project.yml", self.folder / "kits")
+
+    def start_all(self) -> None:
+        """Starts server and sites with the package that is installed here, and waits for them."""
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        env = os.environ | {"PATH": path, "OMP_NUM_THREADS": "1", "NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT": "10"}
+        for kit in [self.kits.server, *self.kits.sites.values()]:
+            self.start(kit, env)
+        self.wait_for(SITES)
+
+    def submit(self, user: str, job: Path) -> str:
+        """Submits an exported job as a user; returns its id."""
+        with sessions.connect(self.users[user]) as session:
+            return remote.hand_in(session, job)
+
+    def finish(self, user: str, job_id: str) -> Ended:
+        """Waits for a job's end and downloads what its submitter may have."""
+        kit = self.users[user]
+        meta, failure = follow(kit, job_id, 1, "job")
+        target, log = self.folder / "downloads" / job_id, self.folder / "logs" / f"{job_id}.log"
+        log.parent.mkdir(exist_ok=True)
+        with remote.download(kit, job_id, log) as workspace:
+            there = workspace is not None and workspace.is_dir()  # a job that was never deployed has none
+            shutil.copytree(workspace, target) if there else target.mkdir(parents=True)
+        ok = meta["status"] == "FINISHED:COMPLETED" and not failure
+        reason = None if ok else failure or remote.reason_of(target / PROGRESS, log, meta)
+        return Ended(job_id, reason, log.read_text() if log.is_file() else "", target)
+
+
+def change_server_config(job: Path, app: str, change) -> None:
+    """Edits the server's configuration of an exported job, as an attacker would by hand."""
+    path = job / app / "config" / "config_fed_server.json"
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
