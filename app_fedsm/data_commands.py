@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,11 +36,10 @@ def _data_check(args: argparse.Namespace) -> int:
     from app_fedsm.config import build_settings
     from fedsm.data.check import check_with_bar
     from fedsm.data.findings import format_reports
+    from fedsm.data.site_rules import SiteRules
 
     task = build_settings(args.task, "fedsm").task
-    if args.patient_pattern:
-        task = replace(task, patient_pattern=args.patient_pattern)
-    reports = check_with_bar(args.root, task)
+    reports = check_with_bar(args.root, task, SiteRules(patient_pattern=args.patient_pattern))
     print(format_reports(reports))
     if not args.no_sheets:
         print(_write_sheets(args.root, reports, task, args.sheets))
@@ -129,7 +127,8 @@ def add_parsers(commands) -> None:
     check.add_argument(
         "--patient-pattern",
         metavar="REGEX",
-        help="the patient in a file's name, as in fedsm_site.yaml (default: the task's)",
+        help="the patient in a file's name, as in fedsm_site.yaml; '': each file is a patient (default: of a"
+        " folder with several sites the task's)",
     )
     sheets = check.add_mutually_exclusive_group()
     sheets.add_argument("--sheets", type=Path, metavar="DIR", help=f"where contact sheets go (default: {_SHEETS})")

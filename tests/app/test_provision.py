@@ -133,13 +133,25 @@ def test_a_fresh_site_is_told_to_set_its_data_path(made, monkeypatch):
 
 def test_every_line_of_the_site_template_can_be_taken(tmp_path):
     text = (TEMPLATES / "fedsm_site.yaml").read_text()
-    keys = ("data", "cache_dir", "cache_budget", "state_dir", "device", "threads", "workers", "patient_pattern")
+    keys = (
+        "data",
+        "cache_dir",
+        "cache_budget",
+        "state_dir",
+        "device",
+        "threads",
+        "workers",
+        "patient_pattern",
+        "splits",
+        "max_statistics",
+        "min_patients",
+    )
     for key in keys:
         assert f"# {key}: " in text
         text = text.replace(f"# {key}: ", f"{key}: ")
     (tmp_path / "fedsm_site.yaml").write_text(text.replace("device: cuda", "device: cpu"))
     settings = load_site_settings(tmp_path, tmp_path, "site-1", 1)
-    assert (settings.data, settings.threads, settings.patient_pattern) == (Path("/data/retina"), 4, r"^(P\d+)_")
+    assert (settings.data, settings.threads, settings.rules.patient_pattern) == (Path("/data/retina"), 4, r"^(P\d+)_")
 
 
 def test_a_second_call_keeps_certificates_and_what_the_sites_wrote(made, again, capsys):

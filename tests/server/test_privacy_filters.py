@@ -16,7 +16,7 @@ from tests.conftest import SITES, small_settings
 from tests.federation import Federation, results_of
 from tests.server.test_equality import last_weights
 
-KEYS = ("epsilon", "delta", "sigma", "clip", "releases")
+KEYS = ("epsilon", "delta", "sigma", "clip", "budget", "releases")
 FIRST = "model.0."  # entries of the U-Net's first block
 
 
@@ -87,7 +87,7 @@ def test_a_private_site_is_named_in_the_results(tmp_path, data_root):
     federation = Federation(tmp_path, data_root, settings, SITES, site_settings=own).run()
     sigma = gaussian_sigma(2.0, 1e-5, SENSITIVITY)
     assert results_of(federation)["privacy"] == {
-        "site-1": {"epsilon": 2.0, "delta": 1e-5, "sigma": sigma, "clip": 4.0, "releases": 1}
+        "site-1": {"epsilon": 2.0, "delta": 1e-5, "sigma": sigma, "clip": 4.0, "budget": 2.0, "releases": 1}
     }
 
 

@@ -112,10 +112,11 @@ def test_private_and_plain_sites_mix_and_much_data_makes_noise_small(tmp_path):
 
 def test_the_same_sums_are_sent_again_and_others_are_counted(tmp_path):
     rows = rows_of(30)
-    first, again = (PrivateSums(StatisticsPrivacy(1.0, 1e-5), tmp_path) for _ in range(2))
+    first, again = (PrivateSums(StatisticsPrivacy(1.0, 1e-5, budget=2.0), tmp_path) for _ in range(2))
     sent = first(rows, 3)
     assert all(torch.equal(sent[k], v) for k, v in again(rows, 3).items())
-    assert again.report() == {"epsilon": 1.0, "delta": 1e-5, "sigma": again.sigma, "clip": 4.0, "releases": 1}
+    report = {"epsilon": 1.0, "delta": 1e-5, "sigma": again.sigma, "clip": 4.0, "budget": 2.0, "releases": 1}
+    assert again.report() == report
     assert not torch.equal(again(rows[:29].contiguous(), 3)["sum"], sent["sum"])
     assert again.report()["releases"] == 2
     other = PrivateSums(StatisticsPrivacy(1.0, 1e-5), tmp_path / "elsewhere")

@@ -43,7 +43,7 @@ class SiteScorer:
             raise UserError(f"unknown task {task!r}: server and site run different versions of fedsm")
         check_metrics()
         site, model = self._site, meta["super_model"]
-        cases = SiteCases(site.data, self._name, self._settings, meta["part"], site.state_dir, site.patient_pattern)
+        cases = SiteCases(site.data, self._name, self._settings, meta["part"], site.state_dir, site.rules)
 
         def look() -> None:
             if aborted():

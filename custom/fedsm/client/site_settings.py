@@ -7,13 +7,21 @@
     cache_dir: /data/fedsm_cache  # optional: where decoded images are kept (default: beside the state)
     cache_budget: 20 GB           # optional: how large it may grow; entries longest unused are dropped (default: 20 GB)
     workers: 4                    # optional: threads that decode images for it (default: as `threads`)
-    patient_pattern: "^(P\\d+)_"   # optional: the patient in a file's name (default: the task's; else each file is one)
+    patient_pattern: "^(P\\d+)_"   # optional: the patient in a file's name; "": each file is a patient. Or write
+                                  # a patients.csv. A task's own pattern does not run on a site's file names
+    splits: fixed                 # optional: `fixed` splits the images once; `by_seed` lets the job's seed split them
+                                  # (default: fixed)
     trainer: process              # optional: `process` trains in a process of its own, whose death costs one round, not
                                   # the job; `inside` in FLARE's (default: process; in the simulator inside)
-    statistics_privacy: {epsilon: 1, delta: 1e-5, clip: 4}  # optional: noise on what the statistics selector sends
+    max_statistics: 10            # optional: how many different sums the statistics selector may send (default: 10)
+    min_patients: 5               # optional: patients in training below which it sends none (default: 5)
+    statistics_privacy: {epsilon: 1, delta: 1e-5, clip: 4, budget: 1}  # optional: noise on these sums, and the total
+                                  # epsilon of all that ever leave (default: epsilon, so one release)
 
 In the simulator one file serves all sites: `data_root` instead of `data`, to which the site's name is added.
-Without a file the environment variable FEDSM_DATA_ROOT is taken as `data_root`.
+Without a file the environment variable FEDSM_DATA_ROOT is taken as `data_root`. That is research on one machine: splits
+follow the job's seed (`splits: by_seed`), the task's patient_pattern is used, and `min_patients` is 1. Who decides is
+this file, never what comes with a job.
 """
 
 from __future__ import annotations
@@ -28,16 +36,21 @@ from typing import NamedTuple
 import torch
 import yaml
 
+from fedsm.data.site_rules import SiteRules
 from fedsm.errors import UserError
 from fedsm.tracks.private_sums import StatisticsPrivacy
 
 FILE_NAME = "fedsm_site.yaml"
 DATA_ROOT_VARIABLE = "FEDSM_DATA_ROOT"
 TRAINERS = (PROCESS, INSIDE) = ("process", "inside")
-_TEXTS = ("data", "data_root", "state_dir", "device", "patient_pattern", "cache_dir", "trainer")
-_KEYS = (*_TEXTS, "threads", "workers", "cache_budget", "statistics_privacy")
+SPLITS = (FIXED, BY_SEED) = ("fixed", "by_seed")
+_CHOICES = {"trainer": TRAINERS, "splits": SPLITS}
+_TEXTS = ("data", "data_root", "state_dir", "device", "patient_pattern", "cache_dir", *_CHOICES)
+_COUNTS = ("threads", "workers", "max_statistics", "min_patients")
+_KEYS = (*_TEXTS, *_COUNTS, "cache_budget", "statistics_privacy")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) *([KMGT]?)B", re.IGNORECASE)
 CACHE_BUDGET = 20 * 10**9
+MAX_STATISTICS, MIN_PATIENTS = 10, 5
 
 
 class Place(NamedTuple):
@@ -67,7 +80,9 @@ class SiteSettings:
     cache_dir: Path
     cache_budget: int
     workers: int
-    patient_pattern: str | None = None
+    rules: SiteRules
+    max_statistics: int
+    min_patients: int
     trainer: str | None = None
     statistics_privacy: StatisticsPrivacy | None = None
 
@@ -94,7 +109,8 @@ def load_site_settings(local: Path, workspace: Path, site: str, fair_share: int)
             f" or set {DATA_ROOT_VARIABLE}",
             public="the site has no data path yet: it must write fedsm_site.yaml",
         )
-    data = Path(values["data"]) if "data" in values else Path(values["data_root"]) / site
+    real = "data" in values  # a hospital, not research on one machine
+    data = Path(values["data"]) if real else Path(values["data_root"]) / site
     state = Path(values.get("state_dir", workspace / "fedsm_state"))
     threads = values.get("threads", fair_share)
     return SiteSettings(
@@ -105,7 +121,13 @@ def load_site_settings(local: Path, workspace: Path, site: str, fair_share: int)
         cache_dir=Path(values.get("cache_dir", state.parent / "fedsm_cache")) / site,
         cache_budget=_bytes(values.get("cache_budget", CACHE_BUDGET)),
         workers=values.get("workers", threads),
-        patient_pattern=values.get("patient_pattern"),
+        rules=SiteRules(
+            fixed_splits=values.get("splits", FIXED if real else BY_SEED) == FIXED,
+            patient_pattern=values.get("patient_pattern"),
+            task_pattern=not real,
+        ),
+        max_statistics=values.get("max_statistics", MAX_STATISTICS),
+        min_patients=values.get("min_patients", MIN_PATIENTS if real else 1),
         trainer=values.get("trainer"),
         statistics_privacy=_privacy(values.get("statistics_privacy")),
     )
@@ -131,16 +153,17 @@ def _read(path: Path, site: str) -> dict:
             raise UserError(f"{where}: unknown key {key!r}; known: {', '.join(_KEYS)}")
         if key in _TEXTS and not isinstance(value, str):
             raise UserError(f"{where}: {key} must be text, got {value!r}")
-        if key in ("threads", "workers") and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        if key in _COUNTS and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             raise UserError(f"{where}: {key} must be a whole number of at least 1, got {value!r}")
-        if key == "trainer" and value not in TRAINERS:
-            raise UserError(f"{where}: trainer must be {' or '.join(TRAINERS)}, got {value!r}")
+        if key in _CHOICES and value not in _CHOICES[key]:
+            raise UserError(f"{where}: {key} must be {' or '.join(_CHOICES[key])}, got {value!r}")
         if key == "cache_budget" and not _bytes(value):
             raise UserError(f"{where}: cache_budget must be a size as `20 GB` or a number of bytes, got {value!r}")
         if key == "statistics_privacy" and not _privacy(value):
             raise UserError(
-                f"{where}: statistics_privacy must be as {{epsilon: 1, delta: 1e-5, clip: 4}}, with 0 < epsilon <= 100,"
-                f" 0 < delta < 1 and clip above 0 (default: 4), got {value!r}"
+                f"{where}: statistics_privacy must be as {{epsilon: 1, delta: 1e-5, clip: 4, budget: 1}}, with"
+                f" 0 < epsilon <= 100, 0 < delta < 1, clip above 0 (default: 4) and budget at least epsilon"
+                f" (default: epsilon), got {value!r}"
             )
     return values
 
@@ -152,6 +175,7 @@ def _privacy(value) -> StatisticsPrivacy | None:
     except (AttributeError, TypeError, ValueError):
         return None
     fits = 0 < privacy.epsilon <= 100 and 0 < privacy.delta < 1 and 0 < privacy.clip < math.inf
+    fits = fits and privacy.epsilon <= privacy.total < math.inf
     return privacy if fits else None
 
 

@@ -9,6 +9,7 @@ import torch
 
 from fedsm.client.local_state import LocalState
 from fedsm.client.site_settings import SiteSettings
+from fedsm.client.sums_guard import guard_sums
 from fedsm.client.work import Aborted, Answer
 from fedsm.data.augment import augment_batch
 from fedsm.data.cache import SiteCache
@@ -19,7 +20,6 @@ from fedsm.settings import JobSettings
 from fedsm.task_names import EVALUATE, REGISTER, TRAIN, VALIDATE
 from fedsm.tracks import client_tracks
 from fedsm.tracks.base import Batch, ClientTrack, Tensors
-from fedsm.tracks.private_sums import PrivateSums
 
 log = logging.getLogger(__name__)
 
@@ -43,13 +43,9 @@ class SiteTrainer:
         self.sites = sites
         self.device = site.device
         cache = SiteCache(site.cache_dir, site.cache_budget, site.workers)
-        self.parts = load_site(site.data, name, settings, site.state_dir, site.patient_pattern, cache)
+        self.parts = load_site(site.data, name, settings, site.state_dir, site.rules, cache)
         self.tracks = client_tracks(settings, index, len(sites), site.device)
-        self._private = None
-        if site.statistics_privacy:
-            self._private = PrivateSums(site.statistics_privacy, site.state_dir / "statistics_privacy")
-            for track in self.tracks.values():
-                track.protect(self._private)
+        self._private = guard_sums(self.tracks, site, name, self.parts["train"].patients)
         self._local = LocalState(site.state_dir, run_id)
         self._state_round: int | None = None  # the round whose moments are in memory
 

@@ -12,6 +12,7 @@ from fedsm.data.dataset import load_pair
 from fedsm.data.patients import patients_of
 from fedsm.data.readers import pixel_spacing, read
 from fedsm.data.site_folder import Pair, list_pairs, site_folders
+from fedsm.data.site_rules import RESEARCH, SiteRules
 from fedsm.data.split import PARTS, split_site
 from fedsm.errors import UserError
 from fedsm.settings import JobSettings
@@ -53,7 +54,7 @@ class SiteCases:
         part: train, validation, test, or `all` without a split.
         state: the site's state folder, where the split of training was written down; None: it is drawn again. It is
             only read.
-        pattern: the patient in a file's name, where the site has a pattern of its own; default: the task's.
+        rules: what the site decides about its files, whatever the job says.
 
     Raises:
         UserError: whatever is wrong with the folder.
@@ -61,16 +62,16 @@ class SiteCases:
 
     def __init__(
         self, folder: Path, site: str, settings: JobSettings, part: str, state: Path | None = None,
-        pattern: str | None = None,
+        rules: SiteRules = RESEARCH,
     ):  # fmt: skip
         self.site, self.part, self._settings = site, part, settings
         pairs = list_pairs(folder, site)
         stems = [p.stem for p in pairs]
-        patients = patients_of(folder, stems, pattern or settings.task.patient_pattern or None, site)
+        patients = patients_of(folder, stems, rules.pattern(folder, settings.task, site), site)
         rows = range(len(pairs))
         if part != ALL:
             assert part in PARTS
-            rows = split_site(stems, patients, settings.seed, site, folder, state, write=False)[part]
+            rows = split_site(stems, patients, rules.split_seed(settings), site, folder, state, write=False)[part]
         self._files: list[tuple[Pair, str]] = [(pairs[i], patients[i]) for i in rows]
 
     def __len__(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from fedsm.data.check_pair import Seen, find_pairs, look_at
 from fedsm.data.findings import Notes, SiteReport, name_of, percent, printable, some
 from fedsm.data.patients import patients_of
 from fedsm.data.site_folder import site_folders
+from fedsm.data.site_rules import RESEARCH, SiteRules
 from fedsm.data.split import FILE_NAME, PARTS
 from fedsm.errors import UserError
 from fedsm.names import is_site_name
@@ -64,10 +66,12 @@ def _check_splits(path: Path, patient_of: dict[str, str], notes: Notes) -> None:
     notes["splits"] += [f"{path.name} (no file of {part} is here)" for part in left]
 
 
-def _check_patients(folder: Path, site: str, stems: list[str], task: TaskSettings, notes: Notes) -> dict[str, str]:
+def _check_patients(
+    folder: Path, site: str, stems: list[str], task: TaskSettings, rules: SiteRules, notes: Notes
+) -> dict[str, str]:
     """The patient of each file; what is odd about them is noted."""
     try:
-        patient_of = dict(zip(stems, patients_of(folder, stems, task.patient_pattern or None, site), strict=True))
+        patient_of = dict(zip(stems, patients_of(folder, stems, rules.pattern(folder, task, site), site), strict=True))
     except UserError as e:
         notes["patients"].append(printable(str(e).removeprefix(f"site {site!r}: ")))
         return {stem: stem for stem in stems}
@@ -114,7 +118,11 @@ def _summarize(seen: list[Seen], task: TaskSettings, notes: Notes) -> dict:
 
 
 def check_folder(
-    folder: Path, site: str, task: TaskSettings, progress: Callable[[int], None] | None = None
+    folder: Path,
+    site: str,
+    task: TaskSettings,
+    progress: Callable[[int], None] | None = None,
+    rules: SiteRules = RESEARCH,
 ) -> SiteReport:
     """Checks one site; decodes each file once.
 
@@ -123,6 +131,7 @@ def check_folder(
         site: its name, for the report.
         task: what its masks may hold.
         progress: called with 1 for each pair.
+        rules: what the site decides about its files, whatever the task says.
     """
     notes: Notes = defaultdict(list)
     pairs = find_pairs(folder, notes)
@@ -133,7 +142,7 @@ def check_folder(
         if progress:
             progress(1)
     _check_copies(seen, notes)
-    patient_of = _check_patients(folder, site, [pair.stem for pair in pairs], task, notes)
+    patient_of = _check_patients(folder, site, [pair.stem for pair in pairs], task, rules, notes)
     _check_splits(folder / FILE_NAME, patient_of, notes)
     summary = _summarize(list(seen.values()), task, notes)
     report = SiteReport(site, len(pairs), [], summary, {name: one.image for name, one in seen.items()})
@@ -145,18 +154,23 @@ def _is_site(folder: Path) -> bool:
     return (folder / "images").is_dir() or (folder / "masks").is_dir()
 
 
-def check_root(root: Path, task: TaskSettings, progress: Callable[[int], None] | None = None) -> list[SiteReport]:
+def check_root(
+    root: Path, task: TaskSettings, progress: Callable[[int], None] | None = None, rules: SiteRules = RESEARCH
+) -> list[SiteReport]:
     """Checks all sites of a data root, and them against each other. A single site's folder will do as well.
+
+    A data root is research on one machine. A single folder is a hospital's own: there a task's patient_pattern does not
+    run, and a task that needs one is noted.
 
     Raises:
         UserError: no such folder, or no site in it.
     """
     if _is_site(root):
-        return [check_folder(root, root.resolve().name, task, progress)]
+        return [check_folder(root, root.resolve().name, task, progress, replace(rules, task_pattern=False))]
     names = site_folders(root)
     if not any(_is_site(root / name) for name in names):
         raise UserError(f"{root} holds no site; give a folder with one sub-folder a site, each with images/ and masks/")
-    reports = [check_folder(root / name, name, task, progress) for name in names]
+    reports = [check_folder(root / name, name, task, progress, rules) for name in names]
     owners: dict[str, dict[str, str]] = defaultdict(dict)
     for report in reports:
         for name, digest in report.hashes.items():
@@ -175,11 +189,11 @@ def check_root(root: Path, task: TaskSettings, progress: Callable[[int], None] |
     return reports
 
 
-def check_with_bar(root: Path, task: TaskSettings) -> list[SiteReport]:
+def check_with_bar(root: Path, task: TaskSettings, rules: SiteRules = RESEARCH) -> list[SiteReport]:
     """`check_root` with a progress bar on a terminal, where it takes longer than a moment."""
     total = sum(1 for pattern in ("images/*", "*/images/*") for _ in root.glob(pattern))
     with tqdm(total=total, desc="checking data", unit="pair", leave=False, delay=1, disable=None) as bar:
-        return check_root(root, task, bar.update)
+        return check_root(root, task, bar.update, rules)
 
 
 def _compare_range(report: SiteReport, others: list[SiteReport], task: TaskSettings, notes: Notes) -> None:

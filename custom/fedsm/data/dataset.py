@@ -23,6 +23,7 @@ from fedsm.data.intensity import IntensityError, scale_intensity
 from fedsm.data.patients import patients_of
 from fedsm.data.readers import VOLUMES, suffix
 from fedsm.data.site_folder import Pair, list_pairs, read_pair
+from fedsm.data.site_rules import RESEARCH, SiteRules
 from fedsm.data.split import PARTS, derive_seed, split_site
 from fedsm.errors import UserError
 from fedsm.settings import JobSettings, TaskSettings
@@ -51,10 +52,14 @@ class MappedRows:
 
 @dataclass
 class Part:
-    """Images (N, C, S, S) float32 in 0..1 and labels (N, L, S, S) uint8 of one part of a site."""
+    """Images (N, C, S, S) float32 in 0..1 and labels (N, L, S, S) uint8 of one part of a site.
+
+    `patients` says of how many different people they are; 0: not known.
+    """
 
     images: torch.Tensor | MappedRows
     labels: torch.Tensor | MappedRows
+    patients: int = 0
 
     def __len__(self) -> int:
         return len(self.images)
@@ -110,7 +115,7 @@ def load_site(
     site: str,
     settings: JobSettings,
     state: Path | None = None,
-    patient_pattern: str | None = None,
+    rules: SiteRules = RESEARCH,
     cache: SiteCache | None = None,
 ) -> dict[str, Part]:
     """Loads a site's folder to its three parts.
@@ -120,7 +125,7 @@ def load_site(
         site: its name.
         settings: the job's settings.
         state: where the split is written down; None draws it anew.
-        patient_pattern: the patient in a file's name; see `patients_of`.
+        rules: what the site decides about its files, whatever the job says.
         cache: where decoded images are kept and mapped from; None decodes to memory.
 
     Raises:
@@ -128,19 +133,19 @@ def load_site(
     """
     pairs = list_pairs(folder, site)
     stems = [p.stem for p in pairs]
-    patients = patients_of(folder, stems, patient_pattern or settings.task.patient_pattern or None, site)
-    split = split_site(stems, patients, settings.seed, site, folder, state)
+    patients = patients_of(folder, stems, rules.pattern(folder, settings.task, site), site)
+    split = split_site(stems, patients, rules.split_seed(settings), site, folder, state)
     entry = _open_entry(pairs, site, settings, cache) if cache else None
     parts = {}
     for part in PARTS:
+        people = len({patients[i] for i in split[part]})
         if entry:
             rows = entry.rows(split[part])
-            parts[part] = Part(MappedRows(entry, entry.images, rows), MappedRows(entry, entry.labels, rows))
+            parts[part] = Part(MappedRows(entry, entry.images, rows), MappedRows(entry, entry.labels, rows), people)
         else:
             decoded = list(_decode([pairs[i] for i in split[part]], site, settings, cache.workers if cache else 1))
-            parts[part] = Part(
-                torch.cat([images for images, _ in decoded]), torch.cat([labels for _, labels in decoded])
-            )
+            images, labels = (torch.cat(tensors) for tensors in zip(*decoded, strict=True))
+            parts[part] = Part(images, labels, people)
     return parts
 
 

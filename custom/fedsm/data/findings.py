@@ -30,7 +30,7 @@ KINDS = {
     "all empty": ("FAIL", "all {} masks are empty", "find the right masks, or correct the task's labels"),
     "range": ("FAIL", "intensities of no picture", "set the task's `intensity: percentiles`, or export it again"),
     "conflict": ("FAIL", "one image with different masks", "keep one: in two parts it leaks from train to test"),
-    "patients": ("FAIL", "patients cannot be told", "correct patients.csv or the task's patient_pattern"),
+    "patients": ("FAIL", "patients cannot be told", "correct patients.csv or patient_pattern"),
     "too few": ("FAIL", "{} patients cannot be split", "add patients: train, validation and test need one each"),
     "overlap": ("FAIL", "patient in two parts of splits.json", "leave each patient in one part, or delete splits.json"),
     "splits": ("FAIL", "splits.json cannot be used", "name the files of train, validation and test, or delete it"),

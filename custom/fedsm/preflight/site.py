@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+import shlex
 
 from tqdm import tqdm
 
@@ -70,17 +70,16 @@ def check_settings(kit: Kit) -> tuple[SiteSettings | None, list[Line]]:
 
 
 def check_data(kit: Kit, site: SiteSettings, settings: JobSettings) -> tuple[SiteReport | None, list[Line]]:
-    """The data check of `fedsm data check`, with the site's own patient_pattern."""
+    """The data check of `fedsm data check`, by the site's own rules."""
     if not os.access(site.data, os.R_OK | os.X_OK):
         return None, []  # said already
     task = settings.task
     more = f"fedsm data check {site.data} --task {task.name}"
-    if site.patient_pattern:
-        task = replace(task, patient_pattern=site.patient_pattern)
-        more += f" --patient-pattern '{site.patient_pattern}'"
+    if site.rules.patient_pattern is not None:
+        more += f" --patient-pattern {shlex.quote(site.rules.patient_pattern)}"
     total = sum(1 for _ in site.data.glob("images/*"))
     with tqdm(total=total, desc="checking data", unit="pair", leave=False, delay=1, disable=None) as bar:
-        report = check_folder(site.data, kit.site, task, bar.update)
+        report = check_folder(site.data, kit.site, task, bar.update, site.rules)
     lines = [
         Line(f.level, "data", f"{f.what}{': ' if f.file else ''}{f.file}", f.remedy) for f in report.findings[:_NAMED]
     ]

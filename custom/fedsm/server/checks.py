@@ -83,7 +83,7 @@ def templates_of(task: str, tracks: dict[str, ServerTrack]) -> dict[str, Tensors
 
 def privacy_problem(report) -> str | None:
     """What is wrong with what a site says of its private statistics (`PrivateSums.report`)."""
-    keys = {"epsilon", "delta", "sigma", "clip", "releases"}
+    keys = {"epsilon", "delta", "sigma", "clip", "budget", "releases"}
     if not isinstance(report, dict) or report.keys() != keys:
         return "what it says of privacy is malformed"
     numbers = all(type(v) in (int, float) and math.isfinite(v) and v > 0 for v in report.values())

@@ -51,8 +51,8 @@ class ClientTrack:
     def link(self, tracks: dict[str, ClientTrack]) -> None:
         """Shows a track the others of its site, once, before anything else."""
 
-    def protect(self, make_private: Callable) -> None:
-        """Told once, before anything is sent, that the site wants its sums private (`PrivateSums`)."""
+    def protect(self, release: Callable) -> None:
+        """Told once, before anything is sent, how the site lets sums leave: `Releases` or `PrivateSums`."""
 
     def register(self, batches: Iterable[Batch]) -> Tensors:
         """What a site sends once, before round 1. `batches` walks its training images without augmentation."""

@@ -44,6 +44,13 @@ def build_descriptor(name: str, settings: JobSettings, encoder: Tensors) -> Call
     return lambda images: torch.cat([describe(images), activations(images)], dim=1)
 
 
+def descriptor_values(name: str, settings: JobSettings) -> list:
+    """Plain values that tell a descriptor from any other, apart from the weights of an encoder."""
+    if name == ENCODER:
+        return [name, settings.task.channels, list(settings.task.labels), settings.task.unet]
+    return [name, settings.task.channels] + ([settings.seed] if name == IMAGE_RANDOM else [])
+
+
 def length_of(name: str, settings: JobSettings) -> int:
     """How many numbers a descriptor gives."""
     if name == ENCODER:

@@ -18,26 +18,34 @@ largest eigenvalue is near `edge` (Wigner): an eigenvalue below that tells nothi
 the usual variance. So the covariance is positive definite at any epsilon. The sums go back to the units of d(x), and
 the server need not know that they are private.
 
-(epsilon, delta) is that of these sums alone: weights, losses and scores leave the site beside them.
+(epsilon, delta) is that of these sums alone: weights, losses and scores leave the site beside them. Releases add up
+(basic composition): their sum of epsilon stays within the site's budget, in this run and all later ones.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
-import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save
 
+from fedsm.errors import UserError
 from fedsm.tracks.base import Tensors
 from fedsm.tracks.descriptor import image_scale
 from fedsm.tracks.gaussian import pack, unpack
+from fedsm.tracks.releases import locked, write_private
 
 SENSITIVITY = 3 / math.sqrt(2)
+_KEY = re.compile(r"[0-9a-f]{32}")  # how the file of a release is named
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -49,11 +57,18 @@ class StatisticsPrivacy:
         delta: the probability beyond which it holds; well below 1 / images.
         clip: C, the largest norm of one image's scaled descriptor. A small one needs less noise: of 3, 4, 6, 8
             and 12 the first two did best on the synthetic sites, where the norm is 13 to 17 in the middle.
+        budget: the most that epsilon of all releases together may be; None: one release.
     """
 
     epsilon: float
     delta: float
     clip: float = 4.0
+    budget: float | None = None
+
+    @property
+    def total(self) -> float:
+        """The budget as a number."""
+        return self.epsilon if self.budget is None else self.budget
 
 
 def gaussian_delta(sigma: float, epsilon: float, sensitivity: float) -> float:
@@ -82,36 +97,82 @@ class PrivateSums:
     """Makes a site's private sums, and the same ones again when asked again.
 
     New noise on the same images would be a second look at them: what was sent is kept in a folder of the site and sent
-    again, in this run and later ones, as long as the images and the settings are the same.
+    again, in this run and later ones, as long as the images and the settings are the same. The files in this folder
+    are also the record of what was spent: each is written before its sums are sent, and says its epsilon.
 
     Args:
         privacy: what the site asks for.
         folder: where what was sent is kept.
+        site: named in errors.
     """
 
-    def __init__(self, privacy: StatisticsPrivacy, folder: Path):
+    def __init__(self, privacy: StatisticsPrivacy, folder: Path, site: str = ""):
         self.privacy = privacy
         self.sigma = gaussian_sigma(privacy.epsilon, privacy.delta, SENSITIVITY)
         self._folder = folder
+        self._site = site
 
     def report(self) -> dict:
         """What the results say. `releases`: how many different sums the site has sent so far; the loss adds up."""
         p = self.privacy
-        releases = len(list(self._folder.glob("*.safetensors")))
-        return {"epsilon": p.epsilon, "delta": p.delta, "sigma": self.sigma, "clip": p.clip, "releases": releases}
+        numbers = {"epsilon": p.epsilon, "delta": p.delta, "sigma": self.sigma, "clip": p.clip, "budget": p.total}
+        return numbers | {"releases": len(self._kept())}
 
-    def __call__(self, rows: torch.Tensor, channels: int) -> Tensors:
-        """(N, D) descriptors `image` of images of so many channels to `n`, `sum` and `outer`."""
-        key = hashlib.sha256(repr(self.privacy).encode() + rows.numpy().tobytes()).hexdigest()[:32]
-        kept = self._folder / f"{key}.safetensors"
-        if kept.is_file():
-            return load_file(kept)
-        sums = self._release(rows, *image_scale(channels))
-        self._folder.mkdir(parents=True, exist_ok=True)
-        partial = kept.with_suffix(".partial")
-        save_file(sums, partial)
-        os.replace(partial, kept)  # before it is sent: a site that dies in between must not draw again
+    def __call__(self, rows: torch.Tensor, channels: int, key: str = "") -> Tensors:
+        """(N, D) descriptors `image` of images of so many channels to `n`, `sum` and `outer`.
+
+        Args:
+            rows: the descriptors.
+            channels: of the images.
+            key: names the images and the descriptor (`sums_key`), so that rounding which differs from machine to
+                machine makes no second release. Empty: the rows themselves do.
+
+        Raises:
+            UserError: the budget is spent.
+        """
+        p = self.privacy
+        about = repr((p.epsilon, p.delta, p.clip)).encode() + (key.encode() or rows.numpy().tobytes())
+        kept = self._folder / f"{hashlib.sha256(about).hexdigest()[:32]}.safetensors"
+        with locked(self._folder / "lock", self._site):
+            if kept.is_file():
+                return self._load(kept)
+            spent = sum(self._epsilon(file) for file in self._kept())
+            if spent + p.epsilon > p.total * (1 + 1e-9):
+                message = (
+                    f"the privacy budget of the statistics is spent: epsilon {spent:g} of {p.total:g}, and new sums"
+                    f" would cost {p.epsilon:g} more"
+                )
+                raise UserError(
+                    f"site {self._site!r}: {message} ({self._folder}); ask for a job that needs no new sums, or, if"
+                    " the patients' privacy allows it, raise `budget` of statistics_privacy in fedsm_site.yaml",
+                    public=message,
+                )
+            sums = self._release(rows, *image_scale(channels))
+            # Before it is sent: a site that dies in between must not draw again.
+            write_private(kept, save(sums, {"epsilon": repr(p.epsilon), "delta": repr(p.delta)}))
+        log.info("site %r: new private sums for the server, epsilon %g of %g", self._site, spent + p.epsilon, p.total)
         return sums
+
+    def _kept(self) -> list[Path]:
+        """The files of all releases so far."""
+        return [path for path in self._folder.glob("*.safetensors") if _KEY.fullmatch(path.stem)]
+
+    def _load(self, kept: Path) -> Tensors:
+        try:
+            return load_file(kept)
+        except (OSError, SafetensorError) as e:
+            raise UserError(
+                f"site {self._site!r}: {kept} cannot be read ({e}); restore it from a backup: it holds the sums that"
+                " were sent, and new ones would be a second release"
+            ) from e
+
+    def _epsilon(self, kept: Path) -> float:
+        """What a release cost; one that does not say counts as the next one will."""
+        try:
+            with safe_open(kept, "pt") as file:
+                return float((file.metadata() or {})["epsilon"])
+        except (OSError, SafetensorError, KeyError, ValueError):
+            return self.privacy.epsilon
 
     def _release(self, rows: torch.Tensor, centre: torch.Tensor, scale: torch.Tensor) -> Tensors:
         n, size = rows.shape

@@ -20,17 +20,18 @@ model holds the best round; the encoder that the sums belong to is kept with the
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 
 from fedsm.errors import UserError
 from fedsm.settings import JobSettings
 from fedsm.tracks.base import Batch, ClientTrack, ServerTrack, SilentServer, Tensors, is_fraction
-from fedsm.tracks.descriptor import DESCRIPTORS, ENCODER, IMAGE, build_descriptor, length_of
-from fedsm.tracks.gaussian import StatisticsSelector, classes_of, flat_sums, pack, sums_by_site, sums_template
+from fedsm.tracks.descriptor import DESCRIPTORS, ENCODER, IMAGE, build_descriptor, descriptor_values, length_of
+from fedsm.tracks.gaussian import StatisticsSelector, classes_of, flat_sums, sums_by_site, sums_template
 from fedsm.tracks.network_features import encoder_weights
 from fedsm.tracks.private_sums import PrivateSums
+from fedsm.tracks.releases import SumsKey, exact_sums
 from fedsm.tracks.shares import trimmed_mean
 from fedsm.tracks.state import prefixed
 
@@ -49,7 +50,8 @@ log = logging.getLogger(__name__)
 class StatisticsClient(ClientTrack):
     """Sends n, the sum and the sum of outer products of its training images' descriptors, once.
 
-    A site may want them differentially private: see `private_sums`.
+    A site counts the different sums that it sends (`releases`), and may want them differentially private
+    (`private_sums`).
     """
 
     sums = True
@@ -59,13 +61,13 @@ class StatisticsClient(ClientTrack):
         self._descriptor = self.options["descriptor"]
         self._payload: Tensors = {}
         self._delivery: Tensors = {}
-        self._make_private: PrivateSums | None = None
+        self._release: Callable = lambda rows, channels, key: exact_sums(rows)
 
-    def protect(self, make_private: PrivateSums) -> None:
-        if self._descriptor != IMAGE:
+    def protect(self, release: Callable) -> None:
+        if isinstance(release, PrivateSums) and self._descriptor != IMAGE:
             message = f"the site's statistics_privacy works with the descriptor {IMAGE!r}, not {self._descriptor!r}"
             raise UserError(f"{message}: ask for another job, or take it out of fedsm_site.yaml", public=message)
-        self._make_private = make_private
+        self._release = release
 
     def link(self, tracks: dict[str, ClientTrack]) -> None:
         self._global = tracks.get("global")
@@ -82,14 +84,9 @@ class StatisticsClient(ClientTrack):
 
     def _sums(self, batches: Iterable[Batch], encoder: Tensors) -> Tensors:
         describe = build_descriptor(self._descriptor, self.settings, encoder)
-        rows = torch.cat([describe(images) for images, _ in batches])
-        if self._make_private:
-            return self._make_private(rows, self.settings.task.channels)
-        return {
-            "n": torch.tensor(float(len(rows)), dtype=torch.float64),
-            "sum": rows.sum(0),
-            "outer": pack(rows.T @ rows),
-        }
+        key = SumsKey(descriptor_values(self._descriptor, self.settings), encoder)
+        rows = torch.cat([describe(images) for images in key.see(images for images, _ in batches)])
+        return self._release(rows, self.settings.task.channels, key.hexdigest())
 
     def receive(self, payload: Tensors) -> None:
         self._payload = payload
