@@ -198,24 +198,29 @@ def test_the_longest_unused_entries_are_dropped(site, cache):
     assert smallest <= entries(cache)
 
 
+def size_on_disk(cache: SiteCache) -> int:
+    return sum(f.stat().st_size for name in entries(cache) for f in (cache.folder / name).iterdir())
+
+
 def test_entries_in_use_are_never_dropped(site, cache, caplog):
-    tiny = SiteCache(cache.folder, 1)
-    held = load(site, tiny)
-    load(site, tiny, size=48)
-    assert len(entries(cache)) == 2
+    held = load(site, cache)
+    narrow = SiteCache(cache.folder, 2 * size_on_disk(cache))
+    other = load(site, narrow, size=48)  # 2.25 times the first
+    assert len(entries(cache)) == 1 and same(other, load(site, None, size=48))
     assert "raise it in fedsm_site.yaml" in caplog.text
     assert same(held, load(site, None))
     del held
-    load(site, tiny, size=40)
-    assert len(entries(cache)) == 1
+    load(site, narrow, size=40)
+    assert len(entries(cache)) == 1 and size_on_disk(cache) <= narrow.budget
 
 
 def test_nothing_but_entries_is_dropped(site, cache):
     (cache.folder / "thesis").mkdir(parents=True)
     (cache.folder / "thesis" / "manifest.json").write_text("{}")
-    load(site, SiteCache(cache.folder, 1))
-    load(site, SiteCache(cache.folder, 1), size=48)
-    assert "thesis" in entries(cache)
+    load(site, cache)
+    first = entries(cache)
+    load(site, SiteCache(cache.folder, size_on_disk(cache) * 5 // 2), size=48)
+    assert "thesis" in entries(cache) and len(entries(cache)) == 2 and entries(cache) != first
 
 
 def test_a_folder_that_cannot_be_written_costs_time_but_no_training(site, tmp_path, caplog):
@@ -249,10 +254,10 @@ def test_where_there_are_no_locks_the_first_to_finish_wins(site, cache, monkeypa
     monkeypatch.setattr(cache_module, "fcntl", None)
     other = cache_module._write
 
-    def slower(folder, decoded):
+    def slower(folder, decoded, room):
         monkeypatch.setattr(cache_module, "_write", other)
         load(site, cache)  # another process, from start to end
-        return other(folder, decoded)
+        return other(folder, decoded, room)
 
     monkeypatch.setattr(cache_module, "_write", slower)
     parts = load(site, cache)

@@ -9,6 +9,8 @@
 The key is a digest of the files' content and of all that shapes the result: a changed file or setting makes another
 key. An entry is built beside its place and put there in one rename, so a killed build leaves none; a second process
 waits for the first. Where the file system knows no locks, both build and the first to finish wins; nothing is dropped.
+
+The folder never outgrows its budget: room is made before an entry is built, and one that has no room is not built.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ except ImportError:  # Windows
     fcntl = None
 
 _IMAGES, _LABELS, _MANIFEST = "images.f32", "labels.u8", "manifest.json"
+_MANIFEST_BYTES, _COUNT_BYTES = 256, 16  # the most that a manifest takes, and each file's count in it
 _FORMAT = 1
 _KEY = re.compile(r"[0-9a-f]{32}")  # only what is named like this is ever deleted
 
@@ -53,7 +56,7 @@ class SiteCache:
 
     Attributes:
         folder: this site's own folder in the cache.
-        budget: bytes that it may hold; above, the entries longest unused are dropped, never one in use.
+        budget: bytes that it may hold. Entries longest unused make room for a new one, never one in use.
         workers: threads that read while an entry is looked for.
     """
 
@@ -77,7 +80,17 @@ class Entry:
         return torch.cat([torch.arange(ends[i] - self.counts[i], ends[i]) for i in files])
 
 
-def open_entry(cache: SiteCache, site: str, pairs: list[Pair], shaping: dict, decode: Callable[[], Decoded]) -> Entry:
+class CacheFull(Exception):
+    """An entry of `need` bytes has no room within the budget."""
+
+    def __init__(self, need: int):
+        super().__init__(f"{need} bytes")
+        self.need = need
+
+
+def open_entry(
+    cache: SiteCache, site: str, pairs: list[Pair], shaping: dict, decode: Callable[[], Decoded], need: int = 0
+) -> Entry:
     """Maps a site's entry; builds it first where it is missing or damaged.
 
     Args:
@@ -86,8 +99,10 @@ def open_entry(cache: SiteCache, site: str, pairs: list[Pair], shaping: dict, de
         pairs: its files.
         shaping: all settings that shape the result, as plain values.
         decode: gives the files one after the other, as (slices, C, S, S) float32 and (slices, L, S, S) uint8.
+        need: how many bytes of numbers that will be; 0: not known. They are counted again while they are written.
 
     Raises:
+        CacheFull: there is no room for it. Nothing of it is left.
         OSError: the folder cannot be used, or a file cannot be read.
         UserError: a file changed meanwhile.
     """
@@ -101,11 +116,13 @@ def open_entry(cache: SiteCache, site: str, pairs: list[Pair], shaping: dict, de
     with _lock(cache.folder / "lock", site) as locked:
         if locked:
             _sweep(cache.folder)
+        extra = _MANIFEST_BYTES + _COUNT_BYTES * len(pairs)
+        room = _make_room(cache, site, place, need + extra, locked) - extra
         entry = _map(place)
         if entry is None:
             shutil.rmtree(place, ignore_errors=True)  # damaged
             with _partial(place) as partial:
-                _build(partial, site, decode)
+                _build(partial, site, decode, room)
                 if key_now() != key:
                     where = pairs[0].image.parent.parent
                     raise UserError(f"site {site!r}: files in {where} changed while they were read; start again")
@@ -114,8 +131,6 @@ def open_entry(cache: SiteCache, site: str, pairs: list[Pair], shaping: dict, de
                 raise OSError(f"{place} cannot be read back")
         with contextlib.suppress(OSError):  # a read-only cache can be used as well
             os.utime(place / _MANIFEST)
-            if locked:
-                _drop_unused(cache, site)
     return entry
 
 
@@ -185,10 +200,10 @@ def _partial(place: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _build(folder: Path, site: str, decode: Callable[[], Decoded]) -> None:
+def _build(folder: Path, site: str, decode: Callable[[], Decoded], room: int) -> None:
     started = time.monotonic()
     log.info("site %r: decoding its images to %s", site, folder.parent)
-    manifest = _write(folder, decode())
+    manifest = _write(folder, decode(), room)
     with (folder / _MANIFEST).open("w", encoding="utf-8") as f:
         json.dump(manifest, f)
         _to_disk(f)
@@ -197,11 +212,18 @@ def _build(folder: Path, site: str, decode: Callable[[], Decoded]) -> None:
     log.info("site %r: %d images in %.1f s, %.1f images/s", site, count, seconds, count / max(seconds, 1e-9))
 
 
-def _write(folder: Path, decoded: Decoded) -> dict:
-    """Writes file by file, so that a site need not fit into memory; returns the manifest."""
-    counts, shapes = [], {}
+def _write(folder: Path, decoded: Decoded, room: int) -> dict:
+    """Writes file by file, so that a site need not fit into memory; returns the manifest.
+
+    Raises:
+        CacheFull: it takes more than `room` bytes, whatever the headers said.
+    """
+    counts, shapes, written = [], {}, 0
     with (folder / _IMAGES).open("wb") as image_file, (folder / _LABELS).open("wb") as label_file:
         for images, labels in decoded:
+            written += images.numel() * 4 + labels.numel()
+            if written > room:
+                raise CacheFull(written)
             image_file.write(np.ascontiguousarray(images.numpy(), dtype=np.float32).data)
             label_file.write(np.ascontiguousarray(labels.numpy(), dtype=np.uint8).data)
             counts.append(len(images))
@@ -232,21 +254,32 @@ def _sweep(folder: Path) -> None:
         shutil.rmtree(left, ignore_errors=True)
 
 
-def _drop_unused(cache: SiteCache, site: str) -> None:
-    """Drops the entries longest unused until the rest fits the budget."""
+def _make_room(cache: SiteCache, site: str, place: Path, need: int, locked: bool) -> int:
+    """Drops the entries longest unused until the one at `place` fits; returns the bytes that it may take.
+
+    Raises:
+        CacheFull: it does not fit, even if all unused entries were gone.
+    """
     entries = [p for p in cache.folder.iterdir() if _KEY.fullmatch(p.name) and (p / _MANIFEST).is_file()]
     sizes = {p: sum(f.stat().st_size for f in p.iterdir()) for p in entries}
-    total = sum(sizes.values())
-    for place in sorted(entries, key=lambda p: (p / _MANIFEST).stat().st_mtime_ns):
-        if total > cache.budget and not _is_used(place):
-            log.info("site %r: dropping the cache entry %s, longest unused", site, place)
-            shutil.rmtree(place, ignore_errors=True)
-            total -= sizes[place]
-    if total > cache.budget:
-        log.warning(
-            "site %r: the cache entries in use take %.1f GB, above cache_budget (%.1f GB); raise it in fedsm_site.yaml",
-            site, total / 1e9, cache.budget / 1e9,
-        )  # fmt: skip
+    need = max(need, sizes.get(place, 0))
+    used = {p: not locked or _is_used(p) for p in entries}
+    room = cache.budget - sum(sizes[p] for p in entries if used[p] and p != place)
+    if need > room:
+        if place in sizes and not used[place] and need > cache.budget:  # the budget was larger once
+            _drop(place, site)
+        raise CacheFull(need)
+    total = sum(size for p, size in sizes.items() if p != place)
+    for other in sorted(entries, key=lambda p: (p / _MANIFEST).stat().st_mtime_ns):
+        if total + need > cache.budget and other != place and not used[other]:
+            _drop(other, site)
+            total -= sizes[other]
+    return cache.budget - total
+
+
+def _drop(place: Path, site: str) -> None:
+    log.info("site %r: dropping the cache entry %s, longest unused", site, place)
+    shutil.rmtree(place, ignore_errors=True)
 
 
 def _is_used(place: Path) -> bool:

@@ -18,10 +18,10 @@ from torch.nn import functional
 from tqdm import tqdm
 
 from fedsm.data import intensity, readers, site_folder
-from fedsm.data.cache import Entry, SiteCache, open_entry
+from fedsm.data.cache import CacheFull, Entry, SiteCache, open_entry
 from fedsm.data.intensity import IntensityError, scale_intensity
 from fedsm.data.patients import patients_of
-from fedsm.data.readers import VOLUMES, suffix
+from fedsm.data.readers import VOLUMES, slice_count, suffix
 from fedsm.data.site_folder import Pair, list_pairs, read_pair
 from fedsm.data.site_rules import RESEARCH, SiteRules
 from fedsm.data.split import PARTS, derive_seed, split_site
@@ -150,7 +150,7 @@ def load_site(
 
 
 def _open_entry(pairs: list[Pair], site: str, settings: JobSettings, cache: SiteCache) -> Entry | None:
-    """The site's cache entry; None where the folder cannot be used: training goes on from memory, as most sites fit."""
+    """The site's cache entry; None where the folder cannot be used or is too small: training goes on from memory."""
     task = settings.task
     shaping = {
         "size": settings.size,
@@ -161,8 +161,16 @@ def _open_entry(pairs: list[Pair], site: str, settings: JobSettings, cache: Site
         "libraries": [np.__version__, torch.__version__, nibabel.__version__, PIL.__version__],
         "code": [hashlib.sha256(Path(f).read_bytes()).hexdigest() for f in _CODE],
     }
+    slices = sum(slice_count(pair.image) for pair in pairs)
+    need = slices * settings.size**2 * (4 * task.channels + len(task.labels))  # float32 and bytes
     try:
-        return open_entry(cache, site, pairs, shaping, lambda: _decode(pairs, site, settings, cache.workers))
+        return open_entry(cache, site, pairs, shaping, lambda: _decode(pairs, site, settings, cache.workers), need)
+    except CacheFull as e:
+        log.warning(
+            "site %r: decoded images take %.3g GB, and cache_budget (%.3g GB) has no room for them, so they are decoded"
+            " to memory at every start; raise it in fedsm_site.yaml", site, e.need / 1e9, cache.budget / 1e9,
+        )  # fmt: skip
+        return None
     except OSError as e:
         log.warning(
             "site %r: the cache %s cannot be used (%s), so all images are decoded to memory at every start;"

@@ -117,6 +117,18 @@ def _read_volume(path: Path) -> np.ndarray:
     return np.ascontiguousarray(array.transpose(2, 1, 0)[:, ::-1])[..., None]
 
 
+def slice_count(path: Path) -> int:
+    """How many slices `read` will give, from the header alone; 0 where it cannot be read, which `read` will tell."""
+    if suffix(path) not in VOLUMES:
+        return 1
+    try:
+        header = nibabel.load(path)
+        turned = np.argsort(io_orientation(header.affine)[:, 0])
+        return int((*header.shape, 1, 1)[:3][turned[2]])
+    except Exception:  # every decoder has its own
+        return 0
+
+
 def pixel_spacing(path: Path) -> tuple[float, float] | None:
     """Millimetres from row to row and from column to column of a volume's slices, as `read` turns them.
 
