@@ -92,6 +92,7 @@ class TaskSettings:
         augment: augmentation of training batches: `flip` (none, horizontal, both), `rotate` (degrees), `scale` and
             `intensity` (fractions). Empty: none.
         patient_pattern: a regular expression that finds the patient in a file's name; empty: each file is a patient.
+            A real site has its own.
     """
 
     name: str
@@ -136,7 +137,7 @@ class JobSettings:
         size: images are resized to size x size pixels.
         lr: Adam's learning rate for the U-Nets.
         selector_lr: Adam's learning rate for a trained selector.
-        seed: fixes initial weights, splits and the order of batches.
+        seed: fixes initial weights and the order of batches; in the simulator also splits.
         min_sites: results that a round needs.
         round_timeout: seconds after which a round is closed with those that answered.
         round_retries: how often a round with fewer than `min_sites` good answers is tried again before the job stops.

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from fedsm.client.site_settings import load_site_settings
+from fedsm.data.site_rules import SiteRules
 from fedsm.errors import UserError
 from fedsm.tracks.private_sums import StatisticsPrivacy
 
@@ -53,6 +54,22 @@ def test_trainer_and_privacy(tmp_path):
     assert (site.trainer, site.statistics_privacy) == ("inside", StatisticsPrivacy(1.0, 1e-5, 4.0))
 
 
+def test_a_real_site_decides_itself_and_the_simulator_follows_the_job(tmp_path):
+    real, simulated = load(tmp_path, "data: /somewhere\n"), load(tmp_path, "data_root: /all\n")
+    assert real.rules == SiteRules(fixed_splits=True, patient_pattern=None, task_pattern=False)
+    assert simulated.rules == SiteRules(fixed_splits=False, patient_pattern=None, task_pattern=True)
+    assert (real.max_statistics, real.min_patients, simulated.min_patients) == (10, 5, 1)
+    assert not load(tmp_path, "data: /somewhere\nsplits: by_seed\n").rules.fixed_splits
+    assert load(tmp_path, "data_root: /all\nsplits: fixed\n").rules.fixed_splits
+    own = load(tmp_path, 'data: /somewhere\npatient_pattern: ""\nmax_statistics: 3\nmin_patients: 20\n')
+    assert (own.rules.patient_pattern, own.max_statistics, own.min_patients) == ("", 3, 20)
+
+
+def test_a_privacy_budget_is_epsilon_unless_told(tmp_path):
+    for text, total in (("{epsilon: 1, delta: 1e-5}", 1.0), ("{epsilon: 1, delta: 1e-5, budget: 3}", 3.0)):
+        assert load(tmp_path, f"data: /a\nstatistics_privacy: {text}\n").statistics_privacy.total == total
+
+
 def test_environment_variable_serves_where_there_is_no_file(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDSM_DATA_ROOT", "/from/env")
     assert str(load(tmp_path, None).data) == "/from/env/site-1"
@@ -76,6 +93,11 @@ def test_environment_variable_serves_where_there_is_no_file(tmp_path, monkeypatc
         ("data: /a\ncache_budget: -1\n", "line 2: cache_budget"),
         ("data: /a\ncache_budget: 0 GB\n", "line 2: cache_budget"),
         ("data: /a\ntrainer: outside\n", "line 2: trainer must be process or inside"),
+        ("data: /a\nsplits: sometimes\n", "line 2: splits must be fixed or by_seed"),
+        ("data: /a\nmax_statistics: 0\n", "line 2: max_statistics must be a whole number"),
+        ("data: /a\nmin_patients: few\n", "line 2: min_patients must be a whole number"),
+        ("data: /a\nstatistics_privacy: {epsilon: 2, delta: 0.1, budget: 1}\n", "budget at least epsilon"),
+        ("data: /a\nstatistics_privacy: {epsilon: 2, delta: 0.1, budget: .inf}\n", "budget at least epsilon"),
         ("data: /a\nstatistics_privacy: 1\n", "line 2: statistics_privacy must be as {epsilon: 1"),
         ("data: /a\nstatistics_privacy: {epsilon: 1}\n", "statistics_privacy must be"),
         ("data: /a\nstatistics_privacy: {epsilon: 0, delta: 0.1}\n", "statistics_privacy must be"),

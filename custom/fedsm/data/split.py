@@ -2,6 +2,7 @@
 
 The split is drawn once, written to `seed_<S>/splits.json` in the site's state folder and used again: an image that is
 added or removed later does not move the others from training to test. A `splits.json` in the site's own folder wins.
+Whose seed it is, the site's or the job's, the site decides: see `site_rules`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def split_by_patient(patients: list[str], seed: int, site: str) -> dict[str, lis
 
     Args:
         patients: the patient of each pair.
-        seed: the job's seed.
+        seed: fixes the split.
         site: the site's name; part of the seed, and named in the error.
 
     Returns:
@@ -61,7 +62,7 @@ def split_site(
     Args:
         stems: the files.
         patients: the patient of each.
-        seed: the job's seed.
+        seed: fixes the split.
         site: the site's name.
         folder: the site's data folder, whose `splits.json` is taken as it is.
         state: where a drawn split is written and found again; None draws it anew.
