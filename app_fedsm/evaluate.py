@@ -107,7 +107,14 @@ def _check_arguments(args: argparse.Namespace) -> None:
 def _at_home(args: argparse.Namespace, model: SuperModelFiles) -> dict:
     from fedsm.evaluation.evaluate import summarize_images
 
-    cases = open_cases(model, args.super_model.resolve(), args.data, args.part, args.sites)
+    folder = args.super_model.resolve()
+    if args.part != "all" and model.settings.seed and not (folder.parent / "site_state").is_dir():
+        print(
+            f"fedsm: the split is drawn with the run's seed {model.settings.seed}, as in the simulator; hospitals split"
+            " once, whatever the seed: for a model that was trained there use --env prod",
+            file=sys.stderr,
+        )
+    cases = open_cases(model, folder, args.data, args.part, args.sites)
     scores = score_sites(model, cases, "evaluating")
     if args.part != "all":
         check_counts(model, scores, args.part)
