@@ -24,18 +24,24 @@ def real_site(folder: Path, data: Path, **own) -> Place:
     return Place(str(folder), str(folder), SITE, 1)
 
 
-def meta_of(settings: JobSettings, run: str = "run") -> dict:
+def meta_of(settings: JobSettings, run: int = 0) -> dict:
     """What comes with a task."""
-    return {"round": 0, "run_id": run, "sites": [SITE, "other"], "settings": settings.to_dict(), "tracks": None}
+    return {
+        "round": 0,
+        "run_id": f"{run:012x}",
+        "sites": [SITE, "other"],
+        "settings": settings.to_dict(),
+        "tracks": None,
+    }
 
 
-def register(place: Place, settings: JobSettings, run: str = "run") -> Tensors:
+def register(place: Place, settings: JobSettings, run: int = 0) -> Tensors:
     """The sums that a site sends when it registers. Each call is a new process at the site."""
     meta = meta_of(settings, run)
     return build_worker(place, REGISTER, meta).do(REGISTER, meta, {}, lambda: False).tracks["selector"]
 
 
-def refusal(place: Place, settings: JobSettings, run: str = "run") -> UserError | None:
+def refusal(place: Place, settings: JobSettings, run: int = 0) -> UserError | None:
     """Why the site sends no sums; None: it sends them."""
     try:
         register(place, settings, run)

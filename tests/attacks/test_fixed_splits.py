@@ -54,7 +54,7 @@ def job(seed: int = 0, **given):
 
 def test_a_real_site_sends_the_same_sums_whatever_the_seed(tmp_path, data):
     place = real_site(tmp_path, data)
-    sums = {seed: register(place, job(seed), run=f"run-{seed}") for seed in SEEDS}
+    sums = {seed: register(place, job(seed), run=seed) for seed in SEEDS}
     assert all(same(sums[0], other) for other in sums.values())
     assert (solved(sums) - truth(data)).abs().max() > 0.01, "the equations say nothing about single images"
     assert not (tmp_path / "fedsm_state" / SITE / "seed_7").exists()
@@ -76,7 +76,7 @@ def test_the_attack_works_where_a_site_allows_other_splits(tmp_path, data):
 
 def test_different_sums_are_limited_and_listed(tmp_path, data):
     place = real_site(tmp_path, data, splits="by_seed")
-    answers = [refusal(place, job(seed), run=f"run-{seed}") for seed in range(12)]
+    answers = [refusal(place, job(seed), run=seed) for seed in range(12)]
     assert answers[:10] == [None] * 10 and all(answers[10:])
     assert "raise max_statistics in fedsm_site.yaml" in str(answers[10]) and "releases.json" in str(answers[10])
     assert str(tmp_path) not in answers[10].public and "10 different sums" in answers[10].public
@@ -114,7 +114,7 @@ def test_sums_through_a_network_count_too(tmp_path, data):
 def test_two_at_once_do_not_slip_past_the_limit(tmp_path, data):
     place = real_site(tmp_path, data, splits="by_seed", max_statistics=3)
     with ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(lambda seed: refusal(place, job(seed), run=f"run-{seed}"), range(8)))
+        answers = list(pool.map(lambda seed: refusal(place, job(seed), run=seed), range(8)))
     assert sum(answer is None for answer in answers) == 3
 
 

@@ -42,7 +42,7 @@ def sites(tmp_path_factory):
 
 def train(folder, data, names: list[str], fault=None, kind: type[Federation] = Federation) -> Federation:
     settings = build_settings(
-        task="retinal", method="fedsm", rounds=10, size=64, batch_size=4, lr=3e-3, round_timeout=60
+        task="retinal", method="fedsm", rounds=10, size=64, batch_size=4, lr=3e-3, round_timeout=180
     )
     federation = kind(folder, data, settings, names, fault=fault)
     torch.set_num_threads(1)
