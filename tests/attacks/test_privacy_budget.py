@@ -33,7 +33,7 @@ def test_jobs_cannot_draw_noise_again(tmp_path, data):
     sent = register(place, job())
     for number in range(10):
         assert same(sent, register(place, job(seed=number, batch_size=1 + number), run=number))
-    answers = [refusal(place, job(size=40 + number), run=f"other-{number}") for number in range(20)]
+    answers = [refusal(place, job(size=40 + number), run=100 + number) for number in range(20)]
     assert all("raise `budget` of statistics_privacy" in str(answer) for answer in answers)
     assert all("epsilon 1 of 1" in answer.public and str(tmp_path) not in answer.public for answer in answers)
     assert same(sent, register(place, job())), "what was sent may be sent again"
