@@ -31,6 +31,7 @@ from fedsm.errors import UserError
 from fedsm.evaluation.candidates import evaluate_candidates
 from fedsm.evaluation.tables import dice_table
 from fedsm.nets import try_networks
+from fedsm.private_files import private_files
 from fedsm.server.checkpoint import write_json
 from fedsm.server.record import Progress
 from fedsm.server.results import summarize
@@ -167,7 +168,8 @@ def main(argv: list[str] | None = None) -> int:
         settings = replace(settings_of(args, federated(CENTRALIZED)), method=CENTRALIZED)
         sites = list_sites(args.data)
         try_networks(settings, len(sites))
-        results = run_centralized(settings, args.data, sites, args.out, args.cache)
+        with private_files():
+            results = run_centralized(settings, args.data, sites, args.out, args.cache)
     except UserError as e:
         print(f"fedsm: error: {e}", file=sys.stderr)
         return 2

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedsm.errors import UserError
+from fedsm.private_files import private_files
 
 if TYPE_CHECKING:
     from fedsm.settings import JobSettings
@@ -248,6 +249,11 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point; returns the exit code."""
+    with private_files():
+        return _main(argv)
+
+
+def _main(argv: list[str] | None) -> int:
     args = build_parser().parse_args(argv)
     try:
         return args.do(args)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedsm.errors import UserError
+from fedsm.private_files import new_file
 
 if TYPE_CHECKING:
     from fedsm.data.cases import SiteCases
@@ -144,11 +145,10 @@ def _write(out: Path, manifest: dict, evaluation: dict) -> None:
     from fedsm.server.checkpoint import write_json
     from fedsm.super_model.card import CARD, render_card
 
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "evaluation.md").write_text(evaluation_markdown(evaluation), encoding="utf-8")
-    (out / "evaluation.csv").write_text(evaluation_csv(evaluation), encoding="utf-8")
+    new_file(out / "evaluation.md").write_text(evaluation_markdown(evaluation), encoding="utf-8")
+    new_file(out / "evaluation.csv").write_text(evaluation_csv(evaluation), encoding="utf-8")
     if evaluation["part"] == "test":
-        (out / CARD).write_text(render_card(manifest, evaluation), encoding="utf-8")
+        new_file(out / CARD).write_text(render_card(manifest, evaluation), encoding="utf-8")
     write_json(out / FILE, evaluation)
     print("\n\n".join(score_table(evaluation, metric) for metric in METRICS))
     if found := evaluation["reliability"]:

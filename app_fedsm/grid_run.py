@@ -17,6 +17,7 @@ from pathlib import Path
 from app_fedsm.grid import Run
 from app_fedsm.grid_rows import CENTRALIZED
 from fedsm.errors import UserError
+from fedsm.private_files import keep_private
 from fedsm.server.checkpoint import write_json
 from fedsm.settings import JobSettings
 
@@ -170,4 +171,5 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    keep_private()
     sys.exit(main(sys.argv[1:]))

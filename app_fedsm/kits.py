@@ -16,10 +16,12 @@ import yaml
 
 from fedsm.client.site_settings import FILE_NAME
 from fedsm.components import SERVER_CLASSES, SITE_CLASSES
+from fedsm.private_files import close_to_others
 
 TEMPLATES = Path(str(files("app_fedsm") / "kit"))
 AUTHORIZATION, NO_BYOC = "authorization.json", "authorization.no_byoc.json"
 RESOURCES = "resources.json"
+_UMASK = "umask 077  # what FLARE keeps here holds weights: jobs, results, logs\n"
 _NOT_THE_SITES = (".default", ".sample")  # FLARE's own and our examples: written anew each time
 
 
@@ -67,6 +69,20 @@ def keep_local(earlier: Path, kit: Path) -> None:
             name = path.relative_to(earlier)
             (kit / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, kit / name)
+
+
+def close_kit(kit: Path) -> None:
+    """Makes a participant's kit private: its key, and whatever FLARE will write once the kit's scripts started it.
+
+    FLARE itself writes with the umask of whoever starts it, so the scripts set one. They are not changed where
+    FLARE signed them (`signature.json`, in kits for encrypted or confidential computing).
+    """
+    startup = kit / "startup"
+    for script in () if (startup / "signature.json").exists() else startup.glob("*.sh"):
+        first, _, rest = script.read_text(encoding="utf-8").partition("\n")
+        if first.startswith("#!") and not rest.startswith(_UMASK):
+            script.write_text(f"{first}\n{_UMASK}{rest}", encoding="utf-8")
+    close_to_others(kit)
 
 
 def _put(local: Path, template: str, name: str) -> None:

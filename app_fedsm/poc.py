@@ -22,10 +22,11 @@ import yaml
 from tqdm import tqdm
 
 from app_fedsm import session as sessions
-from app_fedsm.kits import fill_server, fill_site
+from app_fedsm.kits import close_kit, fill_server, fill_site
 from app_fedsm.nvflare_cli import refusal
 from fedsm.client.site_settings import FILE_NAME
 from fedsm.errors import UserError
+from fedsm.private_files import close_to_others
 from fedsm.server.checkpoint import write_json
 
 PROJECT = "fedsm_poc"
@@ -89,6 +90,7 @@ class Poc:
                 raise UserError(
                     f"{self.folder} holds a POC with other {differs}; `fedsm poc down --dir {self.folder}` first"
                 )
+            close_to_others(self.flare)  # an earlier version left the keys open
             return
         if self.flare.exists() and not (self.folder / "project.yml").is_file():
             raise UserError(f"{self.flare} is there and not of a POC of ours; choose another --dir")
@@ -105,6 +107,9 @@ class Poc:
             own = {"data": asked["data"] + f"/{site}", "threads": threads} | ({"device": device} if device else {})
             fill_site(self.kits / site)
             (self.kits / site / "local" / FILE_NAME).write_text(yaml.safe_dump(own))
+        for kit in self.kits.iterdir():
+            close_kit(kit)
+        close_to_others(self.flare)  # the root key
         write_json(self.folder / _NOTE, asked)  # last: it says that all of it is there
 
     def start(self, gpus: list[int] | None = None) -> None:

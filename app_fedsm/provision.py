@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from app_fedsm.nvflare_cli import refusal
 from fedsm.errors import UserError
+from fedsm.private_files import close_to_others, private_files
 
 if TYPE_CHECKING:
     from app_fedsm.project_check import Project
@@ -51,7 +52,7 @@ def provision(project_file: Path, out: Path) -> Kits:
     Raises:
         UserError: the project is wrong, or `nvflare provision` refuses it.
     """
-    from app_fedsm.kits import fill_server, fill_site, keep_local
+    from app_fedsm.kits import close_kit, fill_server, fill_site, keep_local
     from app_fedsm.project_check import read_project
 
     project = read_project(project_file)
@@ -59,7 +60,8 @@ def provision(project_file: Path, out: Path) -> Kits:
     workspace = out / project.name
     _check_server_certificate(workspace, server)
     earlier = _newest(workspace)
-    _run_nvflare(project_file, out)
+    with private_files():
+        _run_nvflare(project_file, out)
     folder = _newest(workspace)
     if folder is None or folder == earlier:
         raise UserError(f"nvflare provision made no new kits in {workspace}; remove its oldest prod_NN folders")
@@ -71,6 +73,9 @@ def provision(project_file: Path, out: Path) -> Kits:
         fill_site(folder / site["name"], site.get("byoc", False))
     kit = (folder / server["name"]).resolve()
     storage = fill_server(kit, Path(server.get("storage", kit / _STORAGE)), server.get("byoc", False))
+    for entry in project.participants:
+        close_kit(folder / entry["name"])
+    close_to_others(workspace)  # the root key, and the kits that an earlier version made
     return Kits(
         folder=folder,
         server=folder / server["name"],

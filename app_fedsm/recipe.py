@@ -14,6 +14,7 @@ from nvflare.recipe.spec import Recipe
 import fedsm
 from fedsm import exchange
 from fedsm.client.executor import FedSMExecutor
+from fedsm.private_files import close_to_others
 from fedsm.server.aggregator import SoftPullAggregator
 from fedsm.server.controller import FedSMController
 from fedsm.server.evaluation import MODEL, EvaluationController
@@ -52,6 +53,7 @@ class _FedSMJob(Recipe):
                 shutil.copytree(source, Path(staging) / "fedsm", ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
                 self.add_server_file(staging)
             super().export(job_dir, **kwargs)
+        close_to_others(Path(job_dir) / self._job.name)  # copies of code have the modes of the installed package
         if self._sites:
             self._deploy(Path(job_dir) / self._job.name, {"app": ["server", *self._sites]})
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedsm.errors import UserError
+from fedsm.private_files import new_file
 
 if TYPE_CHECKING:
     from fedsm.evaluation.runs import Run
@@ -78,9 +79,8 @@ def _report(args: argparse.Namespace) -> int:
         check_metrics()
     pictures = args.out.with_name(f"{args.out.stem}_figures")
     studies = {run.name: _study(run, args.quick) for run in runs}
-    args.out.parent.mkdir(parents=True, exist_ok=True)
     plates = Plates(pictures)
-    args.out.write_text(Report(runs, studies, plates).html(), encoding="utf-8")
+    new_file(args.out).write_text(Report(runs, studies, plates).html(), encoding="utf-8")
     print(f"report: {args.out}\nfigures: {pictures} ({len(plates.names)} PNG files)")
     return 0
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedsm.errors import UserError
+from fedsm.private_files import close_to_others
 from fedsm.server.checkpoint import FOLDER, Checkpoints
 from fedsm.server.record import AcceptedLog
 
@@ -82,6 +83,8 @@ def prepare_folder(out: Path, resume: bool, force: bool, from_round: int | None 
         collect(server_folder(out), out)
         if not (out / FOLDER).is_dir():
             raise UserError(f"{out} holds no checkpoint yet; start again with --force")
+        for name in held:
+            close_to_others(out / name)  # an earlier version left them open
         if from_round is not None:
             Checkpoints(out / FOLDER).rewind(from_round)
         return

@@ -21,6 +21,7 @@ from fedsm.client.site_settings import INSIDE, PROCESS, Place, load_site_setting
 from fedsm.client.trainer_link import TrainerLink
 from fedsm.client.work import Aborted
 from fedsm.client.workers import Worker, build_worker, check_task
+from fedsm.private_files import keep_private
 from fedsm.task_names import SIMULATED_JOB
 
 
@@ -39,6 +40,7 @@ class FedSMExecutor(Executor):
 
     def handle_event(self, event_type: str, fl_ctx: FLContext):
         if event_type == EventType.START_RUN:
+            keep_private()
             exchange.enable_tensors()
         elif event_type == EventType.END_RUN:
             self._close()

@@ -22,6 +22,7 @@ from fedsm.client.site_settings import Place
 from fedsm.client.work import Aborted
 from fedsm.client.workers import build_worker
 from fedsm.errors import UserError
+from fedsm.private_files import keep_private
 
 
 class _Hand:
@@ -49,6 +50,7 @@ def main() -> None:
 
 
 def _serve() -> int:
+    keep_private()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C at the terminal is the parent's affair
     faulthandler.enable()  # a segmentation fault leaves the Python stack in the log
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)

@@ -14,6 +14,7 @@ from fedsm.data.findings import KINDS, Notes, name_of, printable
 from fedsm.data.intensity import scale_intensity
 from fedsm.data.site_folder import Pair
 from fedsm.errors import UserError
+from fedsm.private_files import new_file
 from fedsm.settings import TaskSettings
 
 TILE, CAPTION, GAP, HEADER, COLUMNS = 288, 24, 12, 64, 4  # pixels; TILE is the longer side of an image
@@ -66,8 +67,7 @@ def write_contact_sheet(
         ink = _NOTED if rows[place] in marked else _INK
         draw.text((x, y + tall - CAPTION - GAP + 4), _fit(draw, caption, small, TILE), ink, small)
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        sheet.save(out, "PNG")
+        sheet.save(new_file(out), "PNG")
     except OSError as e:
         raise UserError(f"the contact sheet {out} cannot be written ({e.strerror}); choose another folder") from e
     return out

@@ -11,6 +11,7 @@ from nibabel.orientations import apply_orientation, axcodes2ornt, io_orientation
 from PIL import Image
 
 from fedsm.data.readers import VOLUMES, suffix
+from fedsm.private_files import new_file
 
 # What keeps every value of an 8-bit mask; GIF and PNM only as greys, which is what masks are.
 _LOSSLESS = (".png", ".tif", ".tiff", ".bmp", ".gif", ".ppm", ".pgm", ".pnm")
@@ -33,7 +34,7 @@ def write_mask(path: Path, mask: np.ndarray, image: Path) -> None:
         mask: (slices, H, W), in the order and orientation of `read(image)`.
         image: whose grid it has. A volume's mask gets its shape, affine and header.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    new_file(path)
     if suffix(path) in VOLUMES:
         _write_volume(path, mask, image)
         return

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedsm.errors import UserError
+from fedsm.private_files import new_file
 
 # Okabe & Ito's palette without black, the strong ones first.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#B8A800")
@@ -108,9 +109,8 @@ class Plates:
         return self._figure(tag, caption)
 
     def _path(self, name: str) -> Path:
-        self._folder.mkdir(parents=True, exist_ok=True)
         self.names.append(f"{self._id(name)}.png")
-        return self._folder / self.names[-1]
+        return new_file(self._folder / self.names[-1])
 
     @staticmethod
     def _id(name: str) -> str:

@@ -21,6 +21,7 @@ from fedsm import exchange
 from fedsm.data.site_folder import natural_key
 from fedsm.errors import UserError
 from fedsm.nets import build_unet
+from fedsm.private_files import keep_private
 from fedsm.server import checks, watch
 from fedsm.server.aggregator import REFUSED, WARNED, SoftPullAggregator
 from fedsm.server.ask import GO_ON, Answers, Question, ask
@@ -67,6 +68,7 @@ class FedSMController(Controller):
         self.resume_from = resume_from
 
     def start_controller(self, fl_ctx: FLContext) -> None:
+        keep_private()
         exchange.enable_tensors()
         take_fatal_codes_as_failures()
         self._started = time.time()

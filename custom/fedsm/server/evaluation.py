@@ -15,6 +15,7 @@ from fedsm.data.site_folder import natural_key
 from fedsm.errors import UserError
 from fedsm.evaluation.evaluate import FILE, join
 from fedsm.names import check_run_id
+from fedsm.private_files import keep_private
 from fedsm.server import watch
 from fedsm.server.checkpoint import write_json
 from fedsm.server.checks import one_line
@@ -47,6 +48,7 @@ class EvaluationController(Controller):
         self.seed = seed
 
     def start_controller(self, fl_ctx: FLContext) -> None:
+        keep_private()
         exchange.enable_tensors()
         take_fatal_codes_as_failures()
         workspace, job_id = fl_ctx.get_engine().get_workspace(), fl_ctx.get_job_id()

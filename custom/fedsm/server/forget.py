@@ -13,6 +13,7 @@ from pathlib import Path
 
 from fedsm.errors import UserError
 from fedsm.names import below, check_site_name
+from fedsm.private_files import close_to_others
 from fedsm.server.checkpoint import FOLDER, Checkpoints
 from fedsm.server.record import RunRecord
 from fedsm.settings import JobSettings
@@ -156,3 +157,4 @@ def copy_rest(run: Path, out: Path, site: str) -> None:
             shutil.copyfile(run / name, out / name)
     if (run / "site_state").is_dir():
         shutil.copytree(run / "site_state", out / "site_state", ignore=shutil.ignore_patterns(site))
+        close_to_others(out / "site_state")  # the copy has the modes of the original

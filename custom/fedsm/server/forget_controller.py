@@ -10,6 +10,7 @@ from nvflare.apis.signal import Signal
 
 from fedsm.errors import UserError
 from fedsm.names import check_site_name
+from fedsm.private_files import keep_private
 from fedsm.server.checkpoint import Checkpoints, write_json
 from fedsm.server.forget import Forgetting
 from fedsm.server.owner import submitter_of
@@ -33,6 +34,7 @@ class ForgetController(Controller):
         self.run = run
 
     def start_controller(self, fl_ctx: FLContext) -> None:
+        keep_private()
         workspace = fl_ctx.get_engine().get_workspace()
         self._root, self._folder = Path(workspace.get_root_dir()), Path(workspace.get_run_dir(fl_ctx.get_job_id()))
         self._folder.mkdir(parents=True, exist_ok=True)

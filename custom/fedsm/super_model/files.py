@@ -24,6 +24,7 @@ from fedsm.data.readers import VOLUMES, suffix
 from fedsm.data.site_folder import read_image
 from fedsm.data.writers import pixel_area, write_mask
 from fedsm.errors import UserError
+from fedsm.private_files import new_file
 from fedsm.super_model.labels import decompose
 from fedsm.super_model.model import SuperModel
 from fedsm.super_model.overlay import draw_overlay, preview
@@ -77,9 +78,8 @@ def predict_files(
     Returns:
         images (slices) that were predicted, and files that were not.
     """
-    output.folder.mkdir(parents=True, exist_ok=True)
     images = failed = 0
-    with (output.folder / TABLE).open("w", newline="", encoding="utf-8") as table:
+    with new_file(output.folder / TABLE).open("w", newline="", encoding="utf-8") as table:
         writer = csv.DictWriter(table, columns(model.settings.task))
         writer.writeheader()
         bar = tqdm(total=len(output.places), desc="predicting", unit="file", disable=None)  # None: not in a log
@@ -171,9 +171,7 @@ def _finish(
     write_mask(output.folder / "masks" / to_mask, mask, scan.file)
     labels = decompose(mask, task)
     if scan.shown is not None:
-        path = output.folder / "overlays" / to_overlay
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draw_overlay(scan.shown, labels).save(path)
+        draw_overlay(scan.shown, labels).save(new_file(output.folder / "overlays" / to_overlay))
     area, volume = pixel_area(scan.file), suffix(scan.file) in VOLUMES
     spent = (seconds + time.perf_counter() - started) / len(predictions)
     return [

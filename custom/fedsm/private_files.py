@@ -1,0 +1,55 @@
+"""Files for their owner alone: what this project writes holds weights, images, names or keys.
+
+The umask is set where a process of ours begins, so that it also covers what libraries and child processes write.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_UMASK = 0o077  # folders 0700, files 0600
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def keep_private() -> None:
+    """From now on, what this process and its children create is closed to group and others."""
+    os.umask(_UMASK)
+
+
+@contextmanager
+def private_files() -> Iterator[None]:
+    """`keep_private` for a while: a program that calls our commands gets its own umask back."""
+    before = os.umask(_UMASK)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def close_to_others(path: Path) -> None:
+    """Takes all rights of group and others from a file, or from a folder and everything in it.
+
+    For what was created with explicit modes, or by an earlier version. The owner's rights stay, so scripts can still
+    be started. The folder itself is closed first; symbolic links are not followed.
+    """
+    _close(path)
+    for folder, folders, files in os.walk(path):
+        for name in (*folders, *files):
+            _close(Path(folder, name))
+
+
+def new_file(path: Path) -> Path:
+    """Makes way for a file: folders above it are made, and an older file, which would keep its mode, is removed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    return path
+
+
+def _close(path: Path) -> None:
+    mode = path.lstat().st_mode
+    if mode & _OTHERS and not stat.S_ISLNK(mode):
+        path.chmod(stat.S_IMODE(mode) & ~_OTHERS)
