@@ -38,6 +38,7 @@ from fedsm.server.results import summarize
 from fedsm.settings import JobSettings
 from fedsm.super_model.artefact import save_super_model, versions
 from fedsm.super_model.inference import GLOBAL
+from fedsm.text import printable
 from fedsm.tracks.base import Batch
 from fedsm.tracks.fedavg import initial_weights
 from fedsm.tracks.segmentation import SegmentationClient
@@ -171,7 +172,7 @@ def main(argv: list[str] | None = None) -> int:
         with private_files():
             results = run_centralized(settings, args.data, sites, args.out, args.cache)
     except UserError as e:
-        print(f"fedsm: error: {e}", file=sys.stderr)
+        print(f"fedsm: error: {printable(e)}", file=sys.stderr)
         return 2
     print(dice_table(results))
     return 0

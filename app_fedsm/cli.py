@@ -11,8 +11,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from app_fedsm.terminal import clean_output
 from fedsm.errors import UserError
 from fedsm.private_files import private_files
+from fedsm.text import printable
 
 if TYPE_CHECKING:
     from fedsm.settings import JobSettings
@@ -137,7 +139,7 @@ def _simulate(settings: JobSettings, data: Path, sites: list[str], threads: int,
         )
         return 130
     except simulate.SimulationFailed as e:
-        print(f"fedsm: the run failed: {e}\n{run_folder.last_checkpoint(out)}", file=sys.stderr)
+        print(f"fedsm: the run failed: {printable(e)}\n{run_folder.last_checkpoint(out)}", file=sys.stderr)
         print(f"go on with: fedsm resume {out}", file=sys.stderr)
         return 1
     print(run_folder.in_words(out, results))
@@ -249,7 +251,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point; returns the exit code."""
-    with private_files():
+    with private_files(), clean_output():
         return _main(argv)
 
 
@@ -258,13 +260,13 @@ def _main(argv: list[str] | None) -> int:
     try:
         return args.do(args)
     except UserError as e:
-        print(f"fedsm: error: {e}", file=sys.stderr)
+        print(f"fedsm: error: {printable(e)}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # `fedsm ... | head`
         sys.stderr.close()
         return 0
     except OSError as e:
-        print(f"fedsm: error: {e.filename or ''}: {e.strerror or e}", file=sys.stderr)
+        print(f"fedsm: error: {printable(e.filename or '')}: {printable(e.strerror or e)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)

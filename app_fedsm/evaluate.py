@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fedsm.errors import UserError
 from fedsm.private_files import new_file
+from fedsm.text import printable
 
 if TYPE_CHECKING:
     from fedsm.data.cases import SiteCases
@@ -91,7 +92,7 @@ def _evaluate(args: argparse.Namespace) -> int:
     _write(args.out, model.manifest, evaluation)
     missing = evaluation.get("missing", {})
     for site, reason in missing.items():
-        print(f"fedsm: site {site} is not in it: {reason}", file=sys.stderr)
+        print(f"fedsm: site {printable(site)} is not in it: {printable(reason)}", file=sys.stderr)
     return int(bool(missing))
 
 

@@ -23,6 +23,7 @@ from app_fedsm.grid_run import LOG, SPEC, state_of
 from app_fedsm.grid_state import Grid, unique
 from app_fedsm.run_folder import alone
 from fedsm.errors import UserError
+from fedsm.text import printable
 
 _EXAMPLE = """example:
   fedsm experiment main --task nuclei --data ROOT --rounds 60 --size 96 --batch-size 4 --seeds 0 --out runs/main
@@ -121,7 +122,7 @@ def _last_line(log: Path, code: int) -> str:
     if code < 0:
         return f"its process was killed by signal {-code}"
     lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
-    return next((line.strip() for line in reversed(lines) if line.strip()), f"exit code {code}")
+    return next((printable(line.strip()) for line in reversed(lines) if line.strip()), f"exit code {code}")
 
 
 def _given(args: argparse.Namespace) -> tuple[dict, dict]:

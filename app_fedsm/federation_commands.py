@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from fedsm.errors import UserError
+from fedsm.text import printable
 
 FROM_ROUND = "go back to the checkpoint of round N; later ones are dropped"
 _POC_DIR = Path("poc")
@@ -137,7 +138,7 @@ def _follow(out: Path) -> int:
         print(f"\nthe job goes on; `fedsm fetch {out}` waits for it, `fedsm status {out}` asks", file=sys.stderr)
         return 130
     except remote.JobFailed as e:
-        print(f"fedsm: the job failed: {e}", file=sys.stderr)
+        print(f"fedsm: the job failed: {printable(e)}", file=sys.stderr)
         return 1
     print(in_words(out, results))
     return 0

@@ -12,6 +12,7 @@ from tqdm import tqdm
 from app_fedsm import session as sessions
 from app_fedsm.progress import show
 from fedsm.errors import UserError
+from fedsm.text import printable
 
 POLL_SECONDS = 1.0
 PATIENCE = 60.0  # seconds that a server may be unreachable while a job is followed
@@ -82,7 +83,7 @@ def follow(kit: Path, job_id: str, steps: int, unit: str) -> tuple[dict, str | N
                             failure = show(bar, event) or failure
                         if not told and status not in WAITING:
                             for line in refusals(meta):
-                                bar.write(line, file=sys.stderr)
+                                bar.write(printable(line), file=sys.stderr)
                             told = True
                         if status in WAITING:
                             bar.set_description(status.lower())

@@ -20,6 +20,7 @@ from fedsm.errors import UserError
 from fedsm.private_files import keep_private
 from fedsm.server.checkpoint import write_json
 from fedsm.settings import JobSettings
+from fedsm.text import one_line
 
 SPEC = "experiment.json"
 LOG = "experiment.log"
@@ -165,7 +166,7 @@ def main(argv: list[str]) -> int:
         print("stopped", file=sys.stderr)
         return 130
     except (UserError, simulate.SimulationFailed) as e:
-        print(" ".join(str(e).split()), file=sys.stderr)
+        print(one_line(e, 2000), file=sys.stderr)
         return 1
     return 0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import statistics
 from collections.abc import Iterable
@@ -12,6 +11,7 @@ from typing import Any
 from app_fedsm.grid import Experiment
 from app_fedsm.grid_rows import Row
 from fedsm.super_model.inference import GLOBAL, personal
+from fedsm.text import CsvTable, printable
 
 Outcomes = dict[tuple, list[dict]]  # run's key -> its results; with leave_one_out those of all sites left out
 Values = dict[str, float | None]
@@ -202,12 +202,12 @@ def as_csv(lines: list[Line]) -> str:
     """For other programs: mean and deviation in columns of their own, empty where there is none."""
     columns = columns_of(lines)
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["run", "seeds", *(name for c in columns for name in (c, f"{c} std"))])
+    table = CsvTable(text)
+    table.write(["run", "seeds", *(name for c in columns for name in (c, f"{c} std"))])
     for line in lines:
         cells = [mean_std(line.cells.get(c, [])) for c in columns]
         count = max((len(v) for v in line.cells.values()), default=0)
-        writer.writerow([line.name, count, *("" if v is None else f"{v:.6f}" for cell in cells for v in cell)])
+        table.write([line.name, count, *("" if v is None else f"{v:.6f}" for cell in cells for v in cell)])
     return text.getvalue()
 
 
@@ -223,7 +223,7 @@ def as_markdown(lines: list[Line]) -> str:
 
 def markdown(rows: list[list[str]]) -> str:
     """A table of Markdown; the first row is its head."""
-    rows = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    rows = [[printable(cell).replace("|", "\\|") for cell in row] for row in rows]
     widths = [max(3, *(len(row[i]) for row in rows)) for i in range(len(rows[0]))]
     texts = [
         "| "

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-import warnings
 from pathlib import Path
 
 from fedsm.errors import UserError
+from fedsm.text import printable
 
 _EXAMPLE = """example:
   fedsm predict runs/first/super_model demo_data/site-1/images -o predictions
@@ -24,7 +24,6 @@ Exit codes: 0 done, 1 some file could not be predicted (a line each on stderr), 
 
 
 def _predict(args: argparse.Namespace) -> int:
-    from PIL import Image
     from tqdm import tqdm
 
     from fedsm.super_model.files import TABLE, Output, predict_files
@@ -33,7 +32,6 @@ def _predict(args: argparse.Namespace) -> int:
 
     if args.batch_size < 1:
         raise UserError(f"--batch-size must be at least 1, got {args.batch_size}")
-    warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # large, and still below its limit
     inputs = list_inputs(args.input)
     check_output(args.out, args.input, args.force)
     model = SuperModel.load(args.super_model, args.device)
@@ -43,7 +41,7 @@ def _predict(args: argparse.Namespace) -> int:
     output = Output(args.out, place(inputs, model.mask_dtype), names, not args.no_overlays)
 
     def report(line: str) -> None:
-        tqdm.write(f"fedsm: {line}", file=sys.stderr)
+        tqdm.write(f"fedsm: {printable(line)}", file=sys.stderr)
 
     images, failed = predict_files(model, output, args.batch_size, options, report)
     if not images:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from fedsm.text import one_line
+
 
 class Tail:
     """The whole lines that were added to a file since the last look."""
@@ -29,9 +31,10 @@ class Tail:
 def show(bar: tqdm, event: dict) -> str | None:
     """Moves the bar; returns the reason, if the event is that the run failed."""
     if event["event"] == "failed":
-        return event["reason"]
+        return one_line(event["reason"], 2000)
     if event["event"] in ("refused", "warned"):
-        bar.write(f"round {event['round']}: site {event['site']} {event['event']}: {event['reason']}", sys.stderr)
+        line = f"round {event['round']}: site {event['site']} {event['event']}: {event['reason']}"
+        bar.write(one_line(line, 2000), sys.stderr)
         return None
     if event["event"] == "started":
         bar.update(event["round"])
@@ -40,10 +43,10 @@ def show(bar: tqdm, event: dict) -> str | None:
         bar.update(event["round"] - bar.n)
         score = {f"dice {k}" if k != "selector" else "selector": f"{v:.3f}" for k, v in event["score"].items()}
         if event["missing"]:
-            score["missing"] = ",".join(event["missing"])
+            score["missing"] = one_line(",".join(event["missing"]))
         bar.set_postfix(score)
     elif event["event"] == "scored":
         bar.update(1)
     else:
-        bar.set_description(event["event"])
+        bar.set_description(one_line(event["event"]))
     return None

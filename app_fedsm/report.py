@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fedsm.errors import UserError
 from fedsm.private_files import new_file
+from fedsm.text import printable
 
 if TYPE_CHECKING:
     from fedsm.evaluation.runs import Run
@@ -54,10 +55,11 @@ def _look(run: Run, model) -> Study:
         study.overlays[site] = looking.pick_overlays(models, site, cases, scores[site], gamma)
     if models.selector:
         files = {site: [cases[site] for cases in parts.values()] for site in run.sites}
-        with tqdm(total=looking.MAP_IMAGES * len(files), desc=f"{run.name}: t-SNE", unit="image", disable=None) as bar:
+        total = looking.MAP_IMAGES * len(files)
+        with tqdm(total=total, desc=f"{printable(run.name)}: t-SNE", unit="image", disable=None) as bar:
             study.points, study.tested = looking.feature_map(models, files, bar.update)
     total = 2 * sum(looking.surface_count(model, site) for site in run.sites)
-    with tqdm(total=total, desc=f"{run.name}: loss surface", unit="loss", disable=None) as bar:
+    with tqdm(total=total, desc=f"{printable(run.name)}: loss surface", unit="loss", disable=None) as bar:
         for site in run.sites:
             for part in ("train", "test"):
                 cases = parts[part][site]
@@ -66,14 +68,14 @@ def _look(run: Run, model) -> Study:
 
 
 def _report(args: argparse.Namespace) -> int:
-    from fedsm.evaluation.figure_style import Plates, check_matplotlib
+    from fedsm.evaluation.figure_style import Plates, load_matplotlib
     from fedsm.evaluation.metrics import check_metrics
     from fedsm.evaluation.report import Report
     from fedsm.evaluation.runs import open_runs
 
     if args.out.exists() and not args.force:
         raise UserError(f"{args.out} is there already; choose another file or --force")
-    check_matplotlib()
+    load_matplotlib()
     runs = open_runs(args.runs, args.data)
     if not args.quick:
         check_metrics()

@@ -27,6 +27,7 @@ from fedsm.data.site_rules import RESEARCH, SiteRules
 from fedsm.data.split import PARTS, derive_seed, split_site
 from fedsm.errors import UserError
 from fedsm.settings import JobSettings, TaskSettings
+from fedsm.text import printable
 from fedsm.tracks.base import Batch
 
 # Whoever changes how files become numbers need not think of the cache: the code is part of its keys.
@@ -182,7 +183,8 @@ def _open_entry(pairs: list[Pair], site: str, settings: JobSettings, cache: Site
 def _decode(pairs: list[Pair], site: str, settings: JobSettings, workers: int) -> Iterator[tuple]:
     """The tensors of the pairs, in their order; not more than two a worker are in memory."""
     unit = "volume" if suffix(pairs[0].image) in VOLUMES else "image"
-    bar = tqdm(total=len(pairs), desc=f"decoding {site}", unit=unit, leave=False, disable=None)  # None: not in a log
+    desc = f"decoding {printable(site)}"
+    bar = tqdm(total=len(pairs), desc=desc, unit=unit, leave=False, disable=None)  # None: not in a log
     with bar, ThreadPoolExecutor(workers) as pool:
         waiting = deque()
         try:

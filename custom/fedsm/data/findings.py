@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedsm.data.readers import FORMATS
+from fedsm.text import printable
 
 Notes = defaultdict[str, list[str]]
 _NAMED = 5  # files that a finding names
@@ -101,11 +102,6 @@ class SiteReport:
 def some(names: list[str], between: str = ", ") -> str:
     rest = len(names) - _NAMED
     return between.join(names[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
-
-
-def printable(text: str) -> str:
-    """Text that any terminal and font takes as one line: file names may hold anything."""
-    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def name_of(path: Path) -> str:

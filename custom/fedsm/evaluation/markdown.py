@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import csv
 import io
 
 from fedsm.evaluation.image_scores import SUPER
 from fedsm.evaluation.metrics import DICE, HD95, METRICS, TITLES
 from fedsm.evaluation.site_report import LEAST_PATIENTS, MEAN, OWN
 from fedsm.super_model.inference import GLOBAL
+from fedsm.text import CsvTable, printable
 
 ROWS = {SUPER: "super model", OWN: "personal, own site", GLOBAL: "global"}
 
 
 def markdown_table(rows: list[list[str]]) -> str:
     """A Markdown table whose columns also line up as plain text; the first row is its head."""
+    rows = [[printable(cell).replace("|", "\\|") for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
 
     def line(cells: list[str]) -> str:
@@ -97,8 +98,8 @@ def evaluation_markdown(evaluation: dict) -> str:
 def evaluation_csv(evaluation: dict) -> str:
     """A row a model, site, metric and label."""
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["model", "site", "metric", "label", "mean", "low", "high", "images", "patients", "unit"])
+    table = CsvTable(out)
+    table.write(["model", "site", "metric", "label", "mean", "low", "high", "images", "patients", "unit"])
     for model, by_site in evaluation["models"].items():
         for site, metrics in by_site.items():
             unit = evaluation["unit"][site]
@@ -106,7 +107,7 @@ def evaluation_csv(evaluation: dict) -> str:
                 for label, v in labels.items():
                     numbers = ["" if v[k] is None else f"{v[k]:.6f}" for k in ("mean", "low", "high")]
                     counts = [evaluation["images"][site], evaluation["patients"][site]]
-                    writer.writerow([model, site, metric, label, *numbers, *counts, unit if metric == HD95 else ""])
+                    table.write([model, site, metric, label, *numbers, *counts, unit if metric == HD95 else ""])
     return out.getvalue()
 
 

@@ -5,19 +5,13 @@ from __future__ import annotations
 import math
 
 from fedsm import exchange
+from fedsm.text import one_line as one_line  # `checks.one_line` is what the aggregator calls
 from fedsm.tracks.base import ServerTrack, Tensors, is_fraction
 
 PARTS = ("train", "validation", "test")
 _META = ("round", "images", "reports", "losses", "evaluation")
-_MOST_WORDS = 300
 # What the framing of an entry may cost on top of its values; a filter may have turned float32 into float64.
 _VALUE_BYTES, _ENTRY_BYTES, _FRAME_BYTES = 8, 1024, 64 * 1024
-
-
-def one_line(reason: object) -> str:
-    """A reason as a short line: parts of it may be the site's own words, and terminals obey some characters."""
-    printable = "".join(c if c.isprintable() else " " for c in str(reason)[: 10 * _MOST_WORDS])
-    return " ".join(printable.split())[:_MOST_WORDS]
 
 
 def known_meta(meta: dict) -> dict:

@@ -18,7 +18,6 @@ from fedsm.names import check_run_id
 from fedsm.private_files import keep_private
 from fedsm.server import watch
 from fedsm.server.checkpoint import write_json
-from fedsm.server.checks import one_line
 from fedsm.server.dispatch import dispatch
 from fedsm.server.fatal_codes import take_fatal_codes_as_failures
 from fedsm.server.identity import sender_of, sender_problem
@@ -27,6 +26,7 @@ from fedsm.server.record import Progress
 from fedsm.server.report_check import report_problem
 from fedsm.super_model.artefact import load_super_model
 from fedsm.task_names import SCORE
+from fedsm.text import one_line
 
 MODEL = "super_model"  # in the configuration folder of the server's app
 

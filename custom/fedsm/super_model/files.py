@@ -8,7 +8,6 @@ OUT/
 
 from __future__ import annotations
 
-import csv
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -30,6 +29,7 @@ from fedsm.super_model.model import SuperModel
 from fedsm.super_model.overlay import draw_overlay, preview
 from fedsm.super_model.prediction import BatchPrediction, Prediction
 from fedsm.super_model.table import Row, columns, row_cells
+from fedsm.text import CsvTable
 
 TABLE = "predictions.csv"
 _READERS = 2  # threads that decode while the networks compute
@@ -80,8 +80,8 @@ def predict_files(
     """
     images = failed = 0
     with new_file(output.folder / TABLE).open("w", newline="", encoding="utf-8") as table:
-        writer = csv.DictWriter(table, columns(model.settings.task))
-        writer.writeheader()
+        writer, head = CsvTable(table), columns(model.settings.task)
+        writer.write(head)
         bar = tqdm(total=len(output.places), desc="predicting", unit="file", disable=None)  # None: not in a log
         with bar:
             for window in _windows(_read_all(model, output), batch_size):
@@ -89,7 +89,8 @@ def predict_files(
                 problems = [str(scan) for scan in window if not isinstance(scan, Scan)]
                 for scan, batch, seconds in _predict(model, scans, batch_size, options) if scans else ():
                     try:
-                        writer.writerows(_finish(model, output, scan, batch, seconds))
+                        rows = _finish(model, output, scan, batch, seconds)
+                        writer.write(*([row[name] for name in head] for row in rows))
                         images += len(scan.pixels)
                     except OSError as e:
                         problems.append(f"the results of {scan.file} cannot be written: {e.strerror or e}")
