@@ -17,6 +17,7 @@ from fedsm.super_model.inference import GLOBAL, personal, select
 from fedsm.tracks import build_inference_selector
 
 matplotlib.use("Agg")
+matplotlib.rcParams["text.parse_math"] = False  # names of sites are no formulas
 from matplotlib import pyplot as plt  # noqa: E402 (the backend must be chosen first)
 
 TRUTH, PREDICTION = "#ffffff", {"disc": "#37d67a", "cup": "#4aa3ff"}

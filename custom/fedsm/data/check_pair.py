@@ -11,12 +11,14 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from fedsm.data.findings import Notes, name_of, printable
+from fedsm.data.findings import Notes, name_of
 from fedsm.data.intensity import IntensityError, scale_intensity
+from fedsm.data.limits import open_picture
 from fedsm.data.readers import PICTURES, VOLUMES, grid_difference, has_colours, is_supported, read, stem, suffix
 from fedsm.data.site_folder import Pair, match_channels, natural_key, size_text
 from fedsm.errors import UserError
 from fedsm.settings import TaskSettings
+from fedsm.text import printable
 
 _DARK, _BRIGHT = 0.02, 0.98  # of the format's range
 
@@ -78,7 +80,7 @@ def _load(path: Path, site: str, notes: Notes, mask: bool = False) -> np.ndarray
         notes["not finite"].append(name_of(path))
         return None
     if suffix(path) in PICTURES:
-        with Image.open(path) as picture:  # the header only
+        with open_picture(path) as picture:  # the header only
             form = (picture.format or "").replace("MPO", "JPEG")
             if mask and form == "GIF" and picture.mode == "P" and has_colours(picture):
                 notes["palette"].append(name_of(path))

@@ -11,6 +11,7 @@ from nibabel.affines import voxel_sizes
 from nibabel.orientations import inv_ornt_aff, io_orientation
 from PIL import Image
 
+from fedsm.data.limits import load_volume, open_picture
 from fedsm.errors import UserError
 
 PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".ppm", ".pgm", ".pnm")
@@ -50,7 +51,7 @@ def read(path: Path, site: str | None = None, mask: bool = False) -> np.ndarray:
         mask: whether its values are labels.
 
     Raises:
-        UserError: unreadable, truncated, several pictures in one file, or of an unexpected shape.
+        UserError: unreadable, truncated, too large, several pictures in one file, or of an unexpected shape.
     """
     try:
         if not path.is_file():  # reading a pipe would wait for ever
@@ -73,7 +74,7 @@ def named(site: str | None) -> str:
 
 
 def _read_picture(path: Path, mask: bool) -> np.ndarray:
-    with Image.open(path) as picture:
+    with open_picture(path) as picture:
         count = getattr(picture, "n_frames", 1)
         if count > 1 and picture.format != "MPO":  # a camera's JPEG with its preview
             raise ValueError(f"{count} pictures in one file")
@@ -102,7 +103,7 @@ def has_colours(picture: Image.Image) -> bool:
 
 
 def _read_volume(path: Path) -> np.ndarray:
-    volume = nibabel.load(path)
+    volume = load_volume(path)
     array = np.asanyarray(volume.dataobj)
     while array.ndim > 3 and array.shape[-1] == 1:
         array = array[..., 0]
@@ -136,7 +137,7 @@ def pixel_spacing(path: Path) -> tuple[float, float] | None:
     """
     if suffix(path) not in VOLUMES:
         return None
-    header = nibabel.load(path)
+    header = load_volume(path)
     x, y, _ = voxel_sizes(header.affine @ inv_ornt_aff(io_orientation(header.affine), (*header.shape, 1, 1)[:3]))
     return float(y), float(x)
 
@@ -149,7 +150,7 @@ def grid_difference(image: Path, mask: Path) -> str | None:
     """
     affines = []
     for path in (image, mask):
-        header = nibabel.load(path)
+        header = load_volume(path)
         shape, orientation = (*header.shape, 1, 1)[:3], io_orientation(header.affine)
         affines.append(header.affine @ inv_ornt_aff(orientation, shape))
     turned = [shape[i] for i in np.argsort(orientation[:, 0])]

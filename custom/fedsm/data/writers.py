@@ -10,6 +10,7 @@ from nibabel.affines import voxel_sizes
 from nibabel.orientations import apply_orientation, axcodes2ornt, io_orientation, ornt_transform
 from PIL import Image
 
+from fedsm.data.limits import load_volume
 from fedsm.data.readers import VOLUMES, suffix
 from fedsm.private_files import new_file
 
@@ -43,7 +44,7 @@ def write_mask(path: Path, mask: np.ndarray, image: Path) -> None:
 
 
 def _write_volume(path: Path, mask: np.ndarray, image: Path) -> None:
-    volume = nibabel.load(image)
+    volume = load_volume(image)
     ras = mask[:, ::-1].transpose(2, 1, 0)  # undoes what the reader does last
     back = ornt_transform(axcodes2ornt("RAS"), io_orientation(volume.affine))
     array = np.ascontiguousarray(apply_orientation(ras, back)).reshape(volume.shape)
@@ -58,6 +59,6 @@ def pixel_area(image: Path) -> float | None:
     """Square millimetres of a pixel of a volume's slices; None for a picture, which does not know."""
     if suffix(image) not in VOLUMES:
         return None
-    affine = nibabel.load(image).affine
+    affine = load_volume(image).affine
     turned = io_orientation(affine)[:, 0]
     return float(np.prod([size for size, axis in zip(voxel_sizes(affine), turned, strict=True) if axis in (0, 1)]))

@@ -28,16 +28,20 @@ _RC = {
 }  # fmt: skip
 
 
-def check_matplotlib() -> None:
-    """Refuses to start where no figure can be drawn.
+def load_matplotlib():
+    """matplotlib, with every text shown as it is: a `$` in the name of a site does not begin a formula.
+
+    The setting is read when a text is created, which legends and ticks do late; so it holds for the whole process.
 
     Raises:
         UserError: matplotlib is missing.
     """
     try:
-        import matplotlib  # noqa: F401
+        import matplotlib
     except ImportError as e:
         raise UserError("figures need matplotlib: pip install 'fedsm[report]'") from e
+    matplotlib.rcParams["text.parse_math"] = False
+    return matplotlib
 
 
 def site_colours(sites: Sequence[str]) -> dict[str, str]:
@@ -47,7 +51,7 @@ def site_colours(sites: Sequence[str]) -> dict[str, str]:
 
 def new_figure(width: float = 4.6, height: float = 3.0, rows: int = 1):
     """A figure and its axes, one below the other, in the report's style; width and height in inches."""
-    import matplotlib
+    matplotlib = load_matplotlib()
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(_RC):
@@ -79,8 +83,7 @@ class Plates:
 
     def draw(self, figure, name: str, caption: str) -> str:
         """A matplotlib figure: SVG inline."""
-        import matplotlib
-
+        matplotlib = load_matplotlib()
         picture = io.StringIO()
         with matplotlib.rc_context(_RC | {"svg.hashsalt": name}):
             figure.savefig(picture, format="svg", metadata={"Date": None, "Creator": None})

@@ -9,6 +9,7 @@ from pathlib import Path
 from fedsm.errors import UserError
 from fedsm.names import check_run_id, check_site_names
 from fedsm.settings import JobSettings
+from fedsm.text import printable
 
 CENTRALIZED = "centralized"
 
@@ -51,7 +52,7 @@ class Run:
     def stored_evaluation(self) -> dict | None:
         """The run's evaluation.json (`fedsm evaluate RUN/super_model DATA -o RUN`), if it is of this run."""
         try:
-            evaluation = json.loads((self.folder / "evaluation.json").read_text())
+            evaluation = _read(self.folder / "evaluation.json")
             same = evaluation["super_model"]["run_id"] == self.results.get("run_id") and evaluation["part"] == "test"
         except (OSError, ValueError, KeyError, TypeError):
             return None
@@ -85,9 +86,22 @@ def short_names(folders: list[Path]) -> list[str]:
     return names
 
 
+def _read(path: Path) -> dict:
+    """JSON whose texts can be shown: no control characters, and nothing that UTF-8 cannot hold."""
+
+    def shown(value):
+        if isinstance(value, dict):
+            return {printable(key): shown(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [shown(item) for item in value]
+        return printable(value) if isinstance(value, str) else value
+
+    return shown(json.loads(path.read_text()))
+
+
 def _open(folder: Path, name: str, data: Path | None) -> Run:
     try:
-        results = json.loads((folder / "results.json").read_text())
+        results = _read(folder / "results.json")
         results["test"], results["validation"]["history"], results["sites"], results["settings"]  # noqa: B018
     except (OSError, ValueError, KeyError, TypeError) as e:
         raise UserError(
@@ -101,4 +115,4 @@ def _open(folder: Path, name: str, data: Path | None) -> Run:
             data = Path(json.loads((folder / "run.json").read_text())["data"])
         except (OSError, ValueError, KeyError, TypeError):
             data = None
-    return Run(name, folder, results, data if data and data.is_dir() else None)
+    return Run(printable(name), folder, results, data if data and data.is_dir() else None)

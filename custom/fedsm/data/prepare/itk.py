@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from fedsm.data.limits import TooLarge, check_volume, load_volume
 from fedsm.data.prepare.source import Prepared
+from fedsm.data.readers import VOLUMES, suffix
 from fedsm.errors import UserError
 
+_LONGEST = 8  # bytes
 _FLIP_XY = np.diag([-1.0, -1.0, 1.0, 1.0])  # DICOM and ITK count to the left and back, NIfTI to the right and front
 
 
@@ -32,7 +35,12 @@ def read_volume(path: Path, source: str) -> Any:
     """A MetaImage, NRRD or NIfTI file as SimpleITK image."""
     itk = simple_itk(source)
     try:
+        if suffix(path) in VOLUMES:
+            load_volume(path)
+        _check_size(_header(itk, str(path)))
         return itk.ReadImage(str(path))
+    except TooLarge as e:
+        raise UserError(f"{source}: {path} is too large ({e})") from e
     except RuntimeError as e:
         raise UserError(f"{source}: {path} cannot be read ({_last_line(e)}); download it again") from e
 
@@ -49,8 +57,13 @@ def read_series(folder: Path, source: str) -> Any:
         raise UserError(f"{source}: {folder} holds {len(series)} DICOM series, expected one; keep the axial T2 series")
     names = itk.ImageSeriesReader.GetGDCMSeriesFileNames(str(folder), series[0])
     try:
-        steps = np.diff([_height(itk, name) for name in names])
+        headers = [_header(itk, name) for name in names]
+        steps = np.diff([_height(header) for header in headers])
+        for header in headers:
+            _check_size(header, len(names))
         volume = itk.ReadImage(names)
+    except TooLarge as e:
+        raise UserError(f"{source}: {folder} is too large ({e})") from e
     except RuntimeError as e:
         raise UserError(f"{source}: {folder} cannot be read ({_last_line(e)}); download it again") from e
     if steps.size and np.ptp(steps) > 0.1 * np.median(steps):
@@ -82,11 +95,22 @@ def prepared(stem: str, image: Any, mask: Any, mask_path: Path, source: str) -> 
     return Prepared(stem, voxels, labels, _FLIP_XY @ affine)
 
 
-def _height(itk: ModuleType, name: str) -> float:
-    """Where a slice lies along the series' normal, in millimetres."""
+def _header(itk: ModuleType, name: str) -> Any:
+    """A reader that knows a file's header, and has not read its voxels."""
     reader = itk.ImageFileReader()
     reader.SetFileName(name)
     reader.ReadImageInformation()
+    return reader
+
+
+def _check_size(reader: Any, files: int = 1) -> None:
+    """Refuses what would be too large; every value counts as one of the longest type."""
+    shape = [*reader.GetSize(), files, reader.GetNumberOfComponents()]
+    check_volume([n for n in shape if n != 1], _LONGEST)
+
+
+def _height(reader: Any) -> float:
+    """Where a slice lies along the series' normal, in millimetres."""
     return float(np.dot(reader.GetOrigin(), reader.GetDirection()[2::3]))
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import nibabel
 import numpy as np
 
+from fedsm.data.limits import load_volume
 from fedsm.data.prepare.source import UNCHECKED, Prepared, Source, check_complete, files_below, index, missing_layout
 from fedsm.errors import UserError
 
@@ -25,7 +25,7 @@ def _pairs(raw: Path, readers: str) -> Iterator[Prepared]:
     for case in check_complete(name, parts):
         paths = [found[case] for found in parts.values()]
         try:
-            image, label = (nibabel.load(path) for path in paths)
+            image, label = (load_volume(path) for path in paths)
             voxels, zones = (np.asanyarray(volume.dataobj) for volume in (image, label))
         except Exception as e:  # nibabel, gzip and numpy each have their own
             raise UserError(f"{name}: {paths[0]} or its label cannot be read ({e}); download both again") from e

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
+from fedsm.data.limits import open_picture
 from fedsm.errors import UserError
 
 
@@ -17,7 +17,7 @@ def read_picture(path: Path, mode: str, source: str) -> np.ndarray:
         UserError: not a picture, or truncated.
     """
     try:
-        with Image.open(path) as picture:
+        with open_picture(path) as picture:
             return np.asarray(picture.convert(mode))
     except Exception as e:  # pillow's decoders have their own exceptions; to a person they all mean the same
         raise UserError(f"{source}: {path} cannot be read ({e}); download it again") from e

@@ -1,0 +1,92 @@
+"""How large an image may become in memory, known from its header before anything is decoded.
+
+A file of a few megabytes can hold gigabytes of zeros. Whoever reads images opens them here.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from pathlib import Path
+
+import nibabel
+from nibabel.openers import ImageOpener
+from PIL import Image
+
+# 100 million pixels: more than any fundus camera or microscope camera takes. Reading and segmenting one takes 2 GB.
+PICTURE_PIXELS = 100_000_000
+# 4 GiB decoded, a whole-body CT of 512 x 512 x 2000 voxels with its scale applied; the reader needs twice that.
+VOLUME_BYTES = 4 * 1024**3
+# What may lie between a NIfTI header and its voxels: notes of scanners and programs. nibabel reads it to memory.
+EXTENSION_BYTES = 64 * 1024**2
+# Those that `readers.FORMATS` names. Pillow knows many more, and starts a program (Ghostscript) to read one of them.
+PICTURE_FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "GIF", "PPM")
+_SCALED_BYTES = 8  # scaled voxels become float64
+
+Image.MAX_IMAGE_PIXELS = PICTURE_PIXELS  # Pillow refuses at twice this, and warns below: `open_picture` refuses then
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+
+
+class TooLarge(ValueError):
+    """An image above the limit; the message says its size, the limit and the remedy."""
+
+
+def open_picture(path: Path) -> Image.Image:
+    """Opens a picture; its pixels are not decoded yet.
+
+    Raises:
+        TooLarge: it has too many pixels.
+        PIL.UnidentifiedImageError: none of the formats that are read here.
+    """
+    try:
+        picture = Image.open(path, formats=PICTURE_FORMATS)
+    except Image.DecompressionBombError as e:
+        raise TooLarge(_too_many_pixels("more than twice the limit")) from e
+    width, height = picture.size
+    if width * height > PICTURE_PIXELS:
+        picture.close()
+        raise TooLarge(_too_many_pixels(f"{width} x {height} pixels"))
+    return picture
+
+
+def load_volume(path: Path) -> nibabel.Nifti1Image:
+    """Opens a NIfTI volume; its voxels are not read yet, and reading them gives no more than the header says.
+
+    Raises:
+        TooLarge: it would be too large in memory.
+    """
+    with ImageOpener(path, "rb") as f:  # .nii or .nii.gz
+        start = f.read(nibabel.Nifti2Header.template_dtype.itemsize)
+    kind = next((k for k in (nibabel.Nifti1Header, nibabel.Nifti2Header) if k.may_contain_header(start)), None)
+    if kind:  # else nibabel says below that it is no NIfTI
+        header = kind(start[: kind.template_dtype.itemsize], check=False)
+        if (begin := float(header["vox_offset"])) > EXTENSION_BYTES:
+            limit = f"the limit is {EXTENSION_BYTES / 1e6:.0f} MB"
+            raise TooLarge(f"{begin / 1e6:.0f} MB of notes before the voxels, {limit}: export it without them")
+        slope, shift = (float(header[name]) for name in ("scl_slope", "scl_inter"))
+        scaled = math.isfinite(slope) and slope not in (0, 1) or math.isfinite(shift) and shift != 0
+        shape = [int(size) for size in header["dim"][1 : 1 + max(0, min(7, int(header["dim"][0])))]]
+        check_volume(shape, _SCALED_BYTES if scaled else header.get_data_dtype().itemsize)
+    return nibabel.load(path)
+
+
+def check_volume(shape: list[int], value_bytes: int) -> None:
+    """Refuses a volume that would be too large.
+
+    Args:
+        shape: its size along every axis, also that of several values a voxel.
+        value_bytes: of one value in memory.
+
+    Raises:
+        TooLarge: as the name says.
+    """
+    size = math.prod(max(0, n) for n in shape) * value_bytes
+    if size > VOLUME_BYTES:
+        raise TooLarge(
+            f"{' x '.join(map(str, shape))} voxels take {size / 1024**3:.1f} GiB in memory, the limit is"
+            f" {VOLUME_BYTES / 1024**3:g} GiB: crop it or cut it into parts"
+        )
+
+
+def _too_many_pixels(size: str) -> str:
+    return f"{size}, the limit is {PICTURE_PIXELS / 1e6:g} million: make it smaller or cut it into parts"
