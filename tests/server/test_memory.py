@@ -23,10 +23,16 @@ class Cell:
         self.context |= props
 
 
-def test_the_simulators_job_cell_receives_to_disk_too():
+def engine_of(root, cell, job_cell):
+    workspace = SimpleNamespace(get_root_dir=lambda: str(root))
+    server = SimpleNamespace(job_cell=job_cell)
+    return SimpleNamespace(get_cell=lambda: cell, server=server, get_workspace=lambda: workspace)
+
+
+def test_the_simulators_job_cell_receives_to_disk_too(tmp_path):
     """In the simulator the engine's cell is not the one that receives: 48 MB of answers lay in memory."""
     engine_cell, job_cell = Cell(), Cell()
-    engine = SimpleNamespace(get_cell=lambda: engine_cell, server=SimpleNamespace(job_cell=job_cell))
+    engine = engine_of(tmp_path, engine_cell, job_cell)
     key = fobs.FOBSContextKey.TENSOR_DISK_OFFLOAD
     with received_to_disk(engine, "job"):
         folders = [cell.context["tensor_disk_offload_root_dir"] for cell in (engine_cell, job_cell)]
@@ -36,9 +42,9 @@ def test_the_simulators_job_cell_receives_to_disk_too():
     assert not any(map(os.path.isdir, folders))
 
 
-def test_a_deployments_engine_has_one_cell():
+def test_a_deployments_engine_has_one_cell(tmp_path):
     cell = Cell()
-    engine = SimpleNamespace(get_cell=lambda: cell, server=SimpleNamespace(job_cell=cell))
+    engine = engine_of(tmp_path, cell, cell)
     with received_to_disk(engine, "job"):
         assert cell.context[fobs.FOBSContextKey.TENSOR_DISK_OFFLOAD]
     assert not cell.context[fobs.FOBSContextKey.TENSOR_DISK_OFFLOAD]

@@ -22,6 +22,7 @@ from fedsm.server.dispatch import dispatch
 from fedsm.server.fatal_codes import take_fatal_codes_as_failures
 from fedsm.server.identity import sender_of, sender_problem
 from fedsm.server.inbox import Inbox
+from fedsm.server.incoming import sweep_incoming
 from fedsm.server.record import Progress
 from fedsm.server.report_check import report_problem
 from fedsm.super_model.artefact import load_super_model
@@ -52,6 +53,7 @@ class EvaluationController(Controller):
         exchange.enable_tensors()
         take_fatal_codes_as_failures()
         workspace, job_id = fl_ctx.get_engine().get_workspace(), fl_ctx.get_job_id()
+        sweep_incoming(Path(workspace.get_root_dir()))
         self._folder = Path(workspace.get_run_dir(job_id))
         self._folder.mkdir(parents=True, exist_ok=True)
         self._late: set[str] = set()  # sites whose late answers were told of

@@ -13,6 +13,7 @@ from fedsm.names import check_site_name
 from fedsm.private_files import keep_private
 from fedsm.server.checkpoint import Checkpoints, write_json
 from fedsm.server.forget import Forgetting
+from fedsm.server.incoming import sweep_incoming
 from fedsm.server.owner import submitter_of
 from fedsm.server.place import checkpoints_of
 from fedsm.server.record import Progress
@@ -38,6 +39,7 @@ class ForgetController(Controller):
         workspace = fl_ctx.get_engine().get_workspace()
         self._root, self._folder = Path(workspace.get_root_dir()), Path(workspace.get_run_dir(fl_ctx.get_job_id()))
         self._folder.mkdir(parents=True, exist_ok=True)
+        sweep_incoming(self._root)
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
         """Nothing is left open."""

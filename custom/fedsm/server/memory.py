@@ -9,13 +9,13 @@ import gc
 import resource
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from types import SimpleNamespace
+from pathlib import Path
 
 import psutil
-from nvflare.app_common.utils.tensor_disk_offload_context import (
-    cleanup_tensor_disk_offload,
-    setup_tensor_disk_offload,
-)
+from nvflare.app_common.utils.tensor_disk_offload_context import _TENSOR_DISK_OFFLOAD_ROOT_DIR as ROOT_DIR
+from nvflare.fuel.utils.fobs import FOBSContextKey
+
+from fedsm.server.incoming import incoming_folder
 
 _GROWTH = 4 * 1024 * 1024  # bytes after which messages are collected
 _M_MMAP_THRESHOLD = -3  # mallopt's name for: larger blocks come from the system, and go back to it when freed
@@ -43,19 +43,23 @@ def return_freed_memory() -> None:
 def received_to_disk(engine, job_id: str) -> Iterator[None]:
     """Lets what the sites send go to the server's disk, to be read one answer at a time.
 
-    FLARE's own switch sets this for the engine's cell. In a deployment that is the one that receives; in the simulator
-    it is not: there the server's job cell receives, and answers of all sites would pile up in memory.
+    FLARE's own switch sets this for the engine's cell, and puts the files into the system's temporary folder. In a
+    deployment that cell is the one that receives; in the simulator it is not: there the server's job cell receives,
+    and answers of all sites would pile up in memory.
 
     Args:
         engine: the server's engine.
-        job_id: names the temporary folder.
+        job_id: names the folder; see `incoming`.
     """
     cells = [engine.get_cell(), getattr(getattr(engine, "server", None), "job_cell", None)]
-    holders = [SimpleNamespace(get_cell=lambda cell=cell: cell) for cell in dict.fromkeys(cells) if cell]
+    root = Path(engine.get_workspace().get_root_dir())
     with ExitStack() as stack:
-        for holder in holders:
-            context = setup_tensor_disk_offload(holder, enabled=True, job_id=job_id)
-            stack.callback(cleanup_tensor_disk_offload, holder, context)
+        switch = {FOBSContextKey.TENSOR_DISK_OFFLOAD: True}
+        switch[ROOT_DIR] = str(stack.enter_context(incoming_folder(root, job_id)))
+        for cell in (c for c in dict.fromkeys(cells) if c):
+            before = {key: cell.get_fobs_context().get(key) for key in switch}
+            cell.update_fobs_context(switch)
+            stack.callback(cell.update_fobs_context, before)
         yield
 
 
