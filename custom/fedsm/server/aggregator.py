@@ -158,6 +158,16 @@ class SoftPullAggregator(Aggregator):
         """What each registered site weighs in averages."""
         return bounded_shares({site: images["train"] for site, images in self.registered.items()}, self._max_share)
 
+    def bounded(self) -> dict[str, str]:
+        """Sites whose image count is so far from the others' that their share is bounded, and what that means."""
+        counts = {site: images["train"] for site, images in self.registered.items()}
+        return {
+            site: f"registered {counts[site]} training images, more than max_share ({self._max_share:g}) times the"
+            f" median; it weighs as {share:g} in averages"
+            for site, share in self.shares().items()
+            if share != counts[site]
+        }
+
     def _refuse(self, site: str, reason: str, answered: bool, fl_ctx: FLContext) -> bool:
         reason = checks.one_line(reason)
         # A second answer is refused without taking back the first.

@@ -157,7 +157,7 @@ class FedSMController(Controller):
         self._sites = self._record.sites
         self._here = [site for site in self._sites if site in self._here]
         self._patience = Patience(self._job.absent_wait)
-        self._bounded: set[str] = set()  # sites whose share is, and who were told of
+        self._warned = {(entry["site"], entry["reason"]) for entry in self._record.warned}
         self._asking = ("", self._round)
         self._aggregator.bind(self._tracks, self._sites, self._job, self._record.norms, self._note)
         cleanup_memory()
@@ -187,22 +187,17 @@ class FedSMController(Controller):
         for site, meta in answers.accepted.items():
             self.log_info(fl_ctx, f"fedsm round={self._round} site={site} registered images={meta['images']}")
         self._record.images |= self._aggregator.registered
-        self._warn_of_shares(fl_ctx)
         self._record.wire.setdefault("registration_up_bytes", {}).update(self._aggregator.up_bytes)
+        self._warn(fl_ctx)
 
-    def _warn_of_shares(self, fl_ctx: FLContext) -> None:
-        """Tells a person, once for each site, whose image count is so far from the others' that it is bounded."""
-        for site, share in self._aggregator.shares().items():
-            count = self._aggregator.registered[site]["train"]
-            if count == share or site in self._bounded:
-                continue
-            self._bounded.add(site)
-            reason = (
-                f"registered {count} training images, more than max_share ({self._job.max_share:g}) times the median;"
-                f" it weighs as {share:g} in averages"
-            )
-            self.log_warning(fl_ctx, f"fedsm site={site} warned: {reason}")
-            self._note(WARNED, site, reason)
+    def _warn(self, fl_ctx: FLContext) -> None:
+        """Tells once what is odd about what sites sent once: their image counts, and what the tracks find."""
+        found = [(site, reason) for track in self._tracks.values() for site, reason in track.warnings().items()]
+        for site, reason in [*self._aggregator.bounded().items(), *found]:
+            if (site, reason) not in self._warned:
+                self._warned.add((site, reason))
+                self.log_warning(fl_ctx, f"fedsm round={self._round} site={site} warned: {reason}")
+                self._note(WARNED, site, reason)
 
     def _registered(self) -> list[str]:
         return [site for site in self._here if site in self._aggregator.registered]
@@ -267,6 +262,7 @@ class FedSMController(Controller):
         answers = self._ask(question, fl_ctx, abort_signal)
         if abort_signal.triggered:
             return
+        self._warn(fl_ctx)
         self._record.add_once("delivery_down_bytes", answers.down)
         self._record.add_once("delivery_up_bytes", self._aggregator.up_bytes)
         reports = {site: meta.get("reports", {}) for site, meta in answers.accepted.items()}

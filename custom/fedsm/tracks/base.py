@@ -234,6 +234,10 @@ class ServerTrack(ABC):
         """What is wrong with a validation report beyond its score and count, or None."""
         return None
 
+    def warnings(self) -> dict[str, str]:
+        """Site -> what a person should know about what it sent once; asked when all of it is there."""
+        return {}
+
     def release(self) -> None:
         """Forgets the weights: training is over and they are on disk."""
 

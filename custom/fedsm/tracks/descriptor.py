@@ -11,6 +11,7 @@ channel. C = 3 gives 27 + 21 + 15 = 63 numbers, C = 1 gives 9 + 5 = 14.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -76,6 +77,21 @@ def image_scale(channels: int) -> tuple[torch.Tensor, torch.Tensor]:
     groups.append((channels * _LEVELS, -6.5, 1.0))
     centre = torch.cat([torch.full((n,), c, dtype=torch.float64) for n, c, _ in groups])
     return centre, torch.cat([torch.full((n,), s, dtype=torch.float64) for n, _, s in groups])
+
+
+def image_range(channels: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The lowest and the highest value that each number of `image` can have for images in [0, 1].
+
+    Means, quantiles and shares of the brightness are in [0, 1]. The deviation of N >= 1024 pixels in [0, 1] is at most
+    sqrt(N / (N - 1)) / 2. A band's energy is in [0, 1], and _EPS is added before the logarithm.
+    """
+    quantiles = channels * len(_QUANTILES)
+    groups = [(channels, 0.0, 1.0), (channels, 0.0, 0.5005), (quantiles, 0.0, 1.0)]
+    if channels > 1:
+        groups.append((quantiles, 0.0, 1.0))
+    groups.append((channels * _LEVELS, math.log(_EPS), math.log(1 + _EPS)))
+    low = torch.cat([torch.full((n,), a, dtype=torch.float64) for n, a, _ in groups])
+    return low, torch.cat([torch.full((n,), b, dtype=torch.float64) for n, _, b in groups])
 
 
 def describe(images: torch.Tensor) -> torch.Tensor:

@@ -23,22 +23,34 @@ def sums_template(size: int) -> Tensors:
     }
 
 
-def gaussian_classes(sums: list[Tensors]) -> Tensors:
+def scatter_of(sums: Tensors) -> torch.Tensor:
+    """Q - s s^T / n (D, D): the scatter of a site's descriptors around their mean."""
+    mean = sums["sum"] / sums["n"]
+    return unpack(sums["outer"], len(mean)) - sums["n"] * torch.outer(mean, mean)
+
+
+def gaussian_classes(sums: list[Tensors], weights: list[float] | None = None) -> Tensors:
     """Class means, deviations and correlation of the sites' sums.
+
+    Args:
+        sums: each site's.
+        weights: what a site's images weigh in the covariance (`covariance_weights`); None: each image 1.
 
     Returns:
         `means` (K, D), `deviation` (D,), `correlation` (D, D), all float64.
     """
     size = len(sums[0]["sum"])
-    count = sum(s["n"].item() for s in sums)
+    weights = weights or [1.0] * len(sums)
+    counts = [w * s["n"].item() for s, w in zip(sums, weights, strict=True)]
+    count = sum(counts)
     means = torch.stack([s["sum"] / s["n"] for s in sums])
     scatter = torch.zeros(size, size, dtype=torch.float64)
     squares = torch.zeros(size, dtype=torch.float64)
-    for s, mean in zip(sums, means, strict=True):
-        outer = unpack(s["outer"], size)
-        scatter += outer - s["n"] * torch.outer(mean, mean)
-        squares += outer.diagonal() / count
-    covariance = scatter / max(1.0, count - len(sums))
+    for s, weight in zip(sums, weights, strict=True):
+        if weight:  # what is left out may be too large to be multiplied by 0
+            scatter += weight * scatter_of(s)
+            squares += weight * unpack(s["outer"], size).diagonal() / count
+    covariance = scatter / max(1.0, count - sum(weights))
     # A descriptor that never varies (an empty channel, a dead unit) tells nothing: a huge deviation switches it off.
     # Relative to its size, too: what float32 and the difference of two sums leave of a constant is not exactly zero.
     variance = covariance.diagonal()
@@ -49,10 +61,16 @@ def gaussian_classes(sums: list[Tensors]) -> Tensors:
     return {"means": means, "deviation": deviation, "correlation": correlation}
 
 
-def classes_of(sums: dict[str, Tensors], sites: list[str]) -> Tensors:
-    """The Gaussian classes of the sites; one without sums has a mean that no image is near."""
+def classes_of(sums: dict[str, Tensors], sites: list[str], weights: dict[str, float]) -> Tensors:
+    """The Gaussian classes of the sites; one without sums has a mean that no image is near.
+
+    Args:
+        sums: site -> its sums.
+        sites: all sites, in index order.
+        weights: site -> what its images weigh in the covariance.
+    """
     known = [s for s in sites if s in sums]
-    classes = gaussian_classes([sums[s] for s in known])
+    classes = gaussian_classes([sums[s] for s in known], [weights[s] for s in known])
     means = torch.full((len(sites), classes["means"].shape[1]), 1e9, dtype=torch.float64)
     for row, site in enumerate(known):
         means[sites.index(site)] = classes["means"][row]
@@ -73,7 +91,7 @@ def sums_by_site(flat: Tensors) -> dict[str, Tensors]:
     return sums
 
 
-def _positive(matrix: torch.Tensor, least: float) -> torch.Tensor:
+def positive(matrix: torch.Tensor, least: float) -> torch.Tensor:
     """The matrix itself, or where it is no covariance (sums with noise in them, or rubbish) the nearest one whose
     eigenvalues are at least `least`: one site's sums must not take the selector from all."""
     if torch.linalg.cholesky_ex(matrix).info == 0:
@@ -119,7 +137,7 @@ class StatisticsSelector:
         shrunk = (1 - a) * tensors["correlation"] + a * torch.eye(size, dtype=torch.float64)
         # z^T R^-1 z = |L^-1 z|^2 with R = L L^T.
         self._whiten = torch.linalg.solve_triangular(
-            torch.linalg.cholesky(_positive(shrunk, a)), torch.eye(size, dtype=torch.float64), upper=False
+            torch.linalg.cholesky(positive(shrunk, a)), torch.eye(size, dtype=torch.float64), upper=False
         )
 
     def distances_of(self, rows: torch.Tensor) -> torch.Tensor:

@@ -15,8 +15,9 @@ sensitivity is 3 / sqrt 2. sigma is the smallest that gives (epsilon, delta), by
 
 What is left is postprocessing, which costs no privacy. The noise on the covariance is a symmetric Gaussian matrix whose
 largest eigenvalue is near `edge` (Wigner): an eigenvalue below that tells nothing and becomes min(edge, 1), where 1 is
-the usual variance. So the covariance is positive definite at any epsilon. The sums go back to the units of d(x), and
-the server need not know that they are private.
+the usual variance. So the covariance is positive definite at any epsilon. The sums go back to the units of d(x), where
+what the noise drove beyond the possible (`possible_sums`) is brought back, and the server need not know that they are
+private.
 
 (epsilon, delta) is that of these sums alone: weights, losses and scores leave the site beside them. Releases add up
 (basic composition): their sum of epsilon stays within the site's budget, in this run and all later ones.
@@ -38,8 +39,9 @@ from safetensors.torch import load_file, save
 
 from fedsm.errors import UserError
 from fedsm.tracks.base import Tensors
-from fedsm.tracks.descriptor import image_scale
+from fedsm.tracks.descriptor import image_range, image_scale
 from fedsm.tracks.gaussian import pack, unpack
+from fedsm.tracks.possible_sums import made_possible
 from fedsm.tracks.releases import locked, write_private
 
 SENSITIVITY = 3 / math.sqrt(2)
@@ -132,10 +134,11 @@ class PrivateSums:
         """
         p = self.privacy
         about = repr((p.epsilon, p.delta, p.clip)).encode() + (key.encode() or rows.numpy().tobytes())
+        bounds = image_range(channels)
         kept = self._folder / f"{hashlib.sha256(about).hexdigest()[:32]}.safetensors"
         with locked(self._folder / "lock", self._site):
             if kept.is_file():
-                return self._load(kept)
+                return made_possible(self._load(kept), bounds)
             spent = sum(self._epsilon(file) for file in self._kept())
             if spent + p.epsilon > p.total * (1 + 1e-9):
                 message = (
@@ -147,7 +150,7 @@ class PrivateSums:
                     " the patients' privacy allows it, raise `budget` of statistics_privacy in fedsm_site.yaml",
                     public=message,
                 )
-            sums = self._release(rows, *image_scale(channels))
+            sums = made_possible(self._release(rows, *image_scale(channels)), bounds)
             # Before it is sent: a site that dies in between must not draw again.
             write_private(kept, save(sums, {"epsilon": repr(p.epsilon), "delta": repr(p.delta)}))
         log.info("site %r: new private sums for the server, epsilon %g of %g", self._site, spent + p.epsilon, p.total)

@@ -9,7 +9,9 @@ With d(x) a descriptor of an image, site k sends once n_k, s_k = sum d and Q_k =
     yhat  = softmax(-m / 2)
 
 It is exactly what pooling all images would give, so there is no drift; a site joins or leaves by adding or
-subtracting its sums; min_k m_k says how foreign an image is.
+subtracting its sums; min_k m_k says how foreign an image is. Sums that no images can have are refused
+(`possible_sums`), a site whose images scatter far more widely than the others' is left out of Sigma, and none weighs
+more there than `max_share` allows (`covariance_weights`).
 
 The descriptors `image` and `image+random` need no training: their sums go up before round 1 and a is chosen on
 validation data after the last. `encoder` looks through the last global model: its sums go up after the last round, when
@@ -27,9 +29,20 @@ import torch
 from fedsm.errors import UserError
 from fedsm.settings import JobSettings
 from fedsm.tracks.base import Batch, ClientTrack, ServerTrack, SilentServer, Tensors, is_fraction
-from fedsm.tracks.descriptor import DESCRIPTORS, ENCODER, IMAGE, build_descriptor, descriptor_values, length_of
+from fedsm.tracks.covariance_weights import covariance_weights
+from fedsm.tracks.descriptor import (
+    DESCRIPTORS,
+    ENCODER,
+    IMAGE,
+    build_descriptor,
+    descriptor_values,
+    image_range,
+    image_scale,
+    length_of,
+)
 from fedsm.tracks.gaussian import StatisticsSelector, classes_of, flat_sums, sums_by_site, sums_template
 from fedsm.tracks.network_features import encoder_weights
+from fedsm.tracks.possible_sums import sums_problem
 from fedsm.tracks.private_sums import PrivateSums
 from fedsm.tracks.releases import SumsKey, exact_sums
 from fedsm.tracks.shares import trimmed_mean
@@ -124,6 +137,10 @@ class StatisticsServer(SilentServer):
         self._descriptor = self.options["descriptor"]
         self._template = sums_template(length_of(self._descriptor, self.settings))
         self._late = self._descriptor == ENCODER
+        channels = self.settings.task.channels
+        self._range = None if self._late else image_range(channels)
+        self._scale = torch.zeros(0, dtype=torch.float64) if self._late else image_scale(channels)[1]
+        self._weighed: tuple[dict[str, float], dict[str, str]] | None = None
         self.shrinkage = ENCODER_SHRINKAGE if self._late else SHRINKAGES[0]
 
     @classmethod
@@ -137,7 +154,7 @@ class StatisticsServer(SilentServer):
     def close(self) -> None:
         """What an encoder of an earlier round saw is old now, and will be handed over again."""
         if self._late:
-            self._sums = {}
+            self._sums, self._weighed = {}, None
 
     def registration_template(self) -> Tensors:
         return {} if self._late else self._template
@@ -148,7 +165,7 @@ class StatisticsServer(SilentServer):
     def registration_problem(self, tensors: Tensors, images: dict[str, int]) -> str | None:
         if tensors["n"].item() != images["train"]:
             return f"statistics of {tensors['n'].item():g} images, but {images['train']} training images"
-        return None
+        return sums_problem(tensors, self._range)
 
     def report_problem(self, report: dict) -> str | None:
         values = report.get("accuracies")
@@ -158,6 +175,7 @@ class StatisticsServer(SilentServer):
 
     def register(self, site: str, tensors: Tensors) -> None:
         self._sums[site] = {k: v.double() for k, v in tensors.items()}
+        self._weighed = None
 
     def delivery_problem(self, tensors: Tensors, images: dict[str, int]) -> str | None:
         return self.registration_problem(tensors, images)
@@ -176,7 +194,19 @@ class StatisticsServer(SilentServer):
             "shrinkage": torch.tensor(self.shrinkage, dtype=torch.float64),
             "descriptor": torch.tensor(DESCRIPTORS.index(self._descriptor)),
         }
-        return classes_of(self._sums, self.sites) | scalars | prefixed("encoder", encoder)
+        return classes_of(self._sums, self.sites, self._weights()[0]) | scalars | prefixed("encoder", encoder)
+
+    def warnings(self) -> dict[str, str]:
+        return self._weights()[1]
+
+    def _weights(self) -> tuple[dict[str, float], dict[str, str]]:
+        """What each site weighs in the covariance, and why some weigh less; computed once for the sums that are there.
+
+        For a large encoder that takes seconds, and the classes are asked for once a site.
+        """
+        if self._weighed is None:
+            self._weighed = covariance_weights(self._sums, self.settings.max_share, self._scale)
+        return self._weighed
 
     def close_validation(self, reports: dict[str, dict]) -> None:
         """Takes the shrinkage with the best validation accuracy over the sites; the smallest of equals.
@@ -197,7 +227,7 @@ class StatisticsServer(SilentServer):
         return {f"{self.name}.sums": flat_sums(self._sums)}
 
     def load_files(self, files: dict[str, Tensors]) -> None:
-        self._sums = sums_by_site(files[f"{self.name}.sums"])
+        self._sums, self._weighed = sums_by_site(files[f"{self.name}.sums"]), None
 
     def leave(self, files: dict[str, Tensors], site: str) -> None:
         """The site's sums are dropped, and those of the others are what they were: nothing has to be subtracted."""
@@ -207,4 +237,5 @@ class StatisticsServer(SilentServer):
     def leave_model(self, model: Tensors, files: dict[str, Tensors], site: str) -> Tensors:
         """The classes of the others' sums: to the bit what they would be had the site never been there."""
         rest = [s for s in self.sites if s != site]
-        return model | classes_of(sums_by_site(files[f"{self.name}.sums"]), rest)
+        sums = sums_by_site(files[f"{self.name}.sums"])
+        return model | classes_of(sums, rest, covariance_weights(sums, self.settings.max_share, self._scale)[0])
