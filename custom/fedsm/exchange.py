@@ -17,11 +17,13 @@ from nvflare.app_opt.pt.decomposers import TensorDecomposer
 from nvflare.app_opt.pt.tensor_downloader import TensorDownloadable
 from nvflare.fuel.utils import fobs
 
+from fedsm import intake
 from fedsm.task_names import TASKS
 from fedsm.tracks.base import Tensors
 from fedsm.tracks.state import as_tensor
 
 REGISTER, TRAIN, VALIDATE, EVALUATE = TASKS
+_MOST_TRACKS = 1000  # of a shareable; a super model of as many sites has one network for each
 _DXO_KEY = "DXO"  # where FLARE's `DXO.to_shareable` puts the content
 EXCLUDE_FILTER = "ExcludeVars"  # the name with which FLARE's filter signs
 ERROR_HEADER = "fedsm_error"  # why a site could not do its task, without file names
@@ -50,10 +52,14 @@ class _LeanDecomposer(TensorDecomposer):
     def to_downloadable(self, items: dict, max_chunk_size: int, fobs_ctx: dict) -> _LeanDownloadable:
         return _LeanDownloadable(items, max_chunk_size)
 
+    def _download_from_remote_cell(self, fobs_ctx: dict, ref: dict) -> object:
+        return intake.pull(super()._download_from_remote_cell, fobs_ctx, ref)
+
 
 def enable_tensors() -> None:
     """Lets FLARE carry torch tensors. Both sides call it at START_RUN, or a client loops on unknown datums."""
     fobs.register(_LeanDecomposer)
+    intake.limit_arrays()
 
 
 def pack(tracks: dict[str, Tensors], meta: dict, kind: str | dict[str, str] = DataKind.WEIGHTS) -> Shareable:
@@ -80,7 +86,7 @@ def unpack(
         problem: says what is wrong with the meta, or None; asked before any tensor is read.
 
     Raises:
-        BadShareable: anything but a COLLECTION of DXOs of arrays.
+        BadShareable: anything but a COLLECTION of DXOs of arrays, or more than `intake` allows.
     """
     try:
         dxo = from_shareable(shareable)
@@ -90,11 +96,17 @@ def unpack(
         raise BadShareable(f"data kind is {str(dxo.data_kind)[:40]!r}, expected COLLECTION")
     if not isinstance(dxo.meta, dict):
         raise BadShareable("its meta is no mapping")
-    if reason := problem(dxo.meta):
+    if len(dxo.data) > _MOST_TRACKS:
+        raise BadShareable(f"oversized: {len(dxo.data)} tracks, expected at most {_MOST_TRACKS}")
+    metas = [dxo.meta, list(dxo.data), *(getattr(part, "meta", None) for part in dxo.data.values())]
+    if reason := intake.plain_problem(metas) or problem(dxo.meta):
         raise BadShareable(reason)
     for name, part in dxo.data.items():
         if not isinstance(part, DXO) or not isinstance(part.data, dict):
             raise BadShareable(f"track {str(name)[:40]!r} is no DXO")
+        for value in part.data.values():
+            if isinstance(value, intake.Unfetched):
+                raise BadShareable(value.reason)
     size = _stored_bytes(v for part in dxo.data.values() for v in part.data.values())
     if most_bytes is not None and size > most_bytes:
         raise BadShareable(f"oversized: {size} bytes, expected at most {most_bytes}")

@@ -12,6 +12,8 @@ from fedsm import exchange
 from fedsm.server.aggregator import SoftPullAggregator
 from fedsm.server.identity import set_sender
 from fedsm.tracks import server_tracks
+from fedsm.tracks.descriptor import describe
+from fedsm.tracks.gaussian import pack
 from tests.conftest import SITES, small_settings
 
 IMAGES = {"train": 10, "validation": 4, "test": 4}
@@ -40,6 +42,12 @@ def update(aggregator, **changes) -> Shareable:
     """A good answer of round 5, or one with `changes` to its meta."""
     tracks = {n: {k: torch.ones_like(v) for k, v in t.template().items()} for n, t in aggregator.tracks.items()}
     return exchange.pack(tracks, {"round": 5, "images": IMAGES} | changes, DataKind.WEIGHT_DIFF)
+
+
+def real_sums(n: int) -> dict[str, torch.Tensor]:
+    """What a site of n images sends for a statistics selector."""
+    rows = describe(torch.rand(n, 3, 32, 32, generator=torch.Generator().manual_seed(0)))
+    return {"n": torch.tensor(float(n), dtype=torch.float64), "sum": rows.sum(0), "outer": pack(rows.T @ rows)}
 
 
 def snapshot(aggregator) -> dict:
@@ -180,9 +188,9 @@ def test_statistics_must_be_of_the_sites_images():
     aggregator = SoftPullAggregator()
     settings = small_settings(selector="statistics")
     aggregator.bind(server_tracks(settings, SITES), SITES, settings)
+    sums = real_sums(10)
     for n, good in ((0.0, False), (1e9, False), (10.0, True)):
         aggregator.begin(exchange.REGISTER, 0)
-        sums = {k: torch.ones_like(v) for k, v in aggregator.tracks["selector"].registration_template().items()}
         shareable = exchange.pack({"selector": sums | {"n": torch.tensor(n)}}, {"round": 0, "images": IMAGES})
         assert aggregator.accept(shareable, context("site-1")) is good
 

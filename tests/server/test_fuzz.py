@@ -17,7 +17,7 @@ from fedsm.server.checks import templates_of
 from fedsm.server.results import evaluation_problem
 from fedsm.tracks import server_tracks
 from tests.conftest import SITES, small_settings
-from tests.server.test_aggregator import IMAGES, context
+from tests.server.test_aggregator import IMAGES, context, real_sums
 
 SMALL = ["task.unet.channels=[2,4]", "task.selector_net={head: gap, width: 0.02}"]
 EACH = 500  # mutants of each of the five cases below
@@ -183,7 +183,12 @@ def good_answer(aggregator: SoftPullAggregator, task: str, settings) -> Shareabl
         for name, template in templates_of(task, aggregator.tracks).items()
     }
     if task != exchange.TRAIN and "selector" in tracks:
-        tracks["selector"]["n"] = torch.tensor(float(IMAGES["train"]), dtype=torch.float64)
+        size = len(tracks["selector"]["sum"])
+        rows = real_sums(IMAGES["train"])  # those of the descriptor `image`; of others, any that can be
+        if size != len(rows["sum"]):
+            some = torch.rand(IMAGES["train"], size, generator=rng, dtype=torch.float64)
+            rows |= {"sum": some.sum(0), "outer": (some.T @ some)[*torch.triu_indices(size, size)]}
+        tracks["selector"] = rows
     meta = {"round": 5, "images": dict(IMAGES)}
     report = {"score": 0.5, "images": IMAGES["validation"]}
     if task == exchange.TRAIN:

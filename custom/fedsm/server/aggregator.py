@@ -10,7 +10,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.app_common.abstract.aggregator import Aggregator
 
-from fedsm import exchange
+from fedsm import exchange, intake
 from fedsm.server import checks
 from fedsm.server.guard import NormGuard
 from fedsm.server.identity import sender_of, sender_problem
@@ -89,6 +89,7 @@ class SoftPullAggregator(Aggregator):
         self._task = task
         self._round = round_number
         self._judge = judge
+        intake.expect(checks.most_bytes(checks.templates_of(task, self._playing)))
 
     def reset(self, fl_ctx: FLContext | None):
         self._task = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fedsm import exchange
+from fedsm import exchange, intake
 from fedsm.text import one_line as one_line  # `checks.one_line` is what the aggregator calls
 from fedsm.tracks.base import ServerTrack, Tensors, is_fraction
 
@@ -23,6 +23,11 @@ def most_bytes(templates: dict[str, Tensors]) -> int:
     """The most bytes that a good answer can have."""
     entries = [t for template in templates.values() for t in template.values()]
     return _FRAME_BYTES + sum(_VALUE_BYTES * t.numel() + _ENTRY_BYTES for t in entries)
+
+
+def most_message(tracks: dict[str, ServerTrack]) -> int:
+    """The most bytes of any message of a job: its largest answer, should all of it come in one, and plain values."""
+    return intake.MOST_PLAIN_MESSAGE + max(most_bytes(templates_of(task, tracks)) for task in exchange.TASKS)
 
 
 def counts_problem(images, limits: dict[str, int], why: str) -> str | None:

@@ -17,7 +17,7 @@ from nvflare.apis.signal import Signal
 from nvflare.fuel.utils.memory_utils import cleanup_memory
 from safetensors import SafetensorError
 
-from fedsm import exchange
+from fedsm import exchange, intake
 from fedsm.data.site_folder import natural_key
 from fedsm.errors import UserError
 from fedsm.nets import build_unet
@@ -26,9 +26,10 @@ from fedsm.server import checks, watch
 from fedsm.server.aggregator import REFUSED, WARNED, SoftPullAggregator
 from fedsm.server.ask import GO_ON, Answers, Question, ask
 from fedsm.server.checkpoint import FOLDER, Checkpoints
+from fedsm.server.checks import most_message
 from fedsm.server.curves import send_losses, send_validation
 from fedsm.server.fatal_codes import take_fatal_codes_as_failures
-from fedsm.server.memory import received_to_disk, return_freed_memory
+from fedsm.server.memory import job_cells, received_to_disk, return_freed_memory
 from fedsm.server.outcome import best_models, measurements, write_results, write_super_model
 from fedsm.server.owner import submitter_of
 from fedsm.server.patience import Patience
@@ -71,6 +72,7 @@ class FedSMController(Controller):
         keep_private()
         exchange.enable_tensors()
         take_fatal_codes_as_failures()
+        intake.survive_undecodable()
         self._started = time.time()
         self._noting = threading.Lock()
         workspace, job_id = fl_ctx.get_engine().get_workspace(), fl_ctx.get_job_id()
@@ -160,6 +162,7 @@ class FedSMController(Controller):
         self._warned = {(entry["site"], entry["reason"]) for entry in self._record.warned}
         self._asking = ("", self._round)
         self._aggregator.bind(self._tracks, self._sites, self._job, self._record.norms, self._note)
+        intake.limit_messages(job_cells(engine), most_message(self._tracks))
         cleanup_memory()
         absent = [site for site in self._sites if site not in self._here]
         if absent:

@@ -10,7 +10,7 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
-from fedsm import exchange
+from fedsm import exchange, intake
 from fedsm.data.site_folder import natural_key
 from fedsm.errors import UserError
 from fedsm.evaluation.evaluate import FILE, join
@@ -23,6 +23,7 @@ from fedsm.server.fatal_codes import take_fatal_codes_as_failures
 from fedsm.server.identity import sender_of, sender_problem
 from fedsm.server.inbox import Inbox
 from fedsm.server.incoming import sweep_incoming
+from fedsm.server.memory import job_cells
 from fedsm.server.record import Progress
 from fedsm.server.report_check import report_problem
 from fedsm.super_model.artefact import load_super_model
@@ -52,6 +53,9 @@ class EvaluationController(Controller):
         keep_private()
         exchange.enable_tensors()
         take_fatal_codes_as_failures()
+        intake.survive_undecodable()
+        intake.expect(0)  # reports are plain values
+        intake.limit_messages(job_cells(fl_ctx.get_engine()), intake.MOST_PLAIN_MESSAGE)
         workspace, job_id = fl_ctx.get_engine().get_workspace(), fl_ctx.get_job_id()
         sweep_incoming(Path(workspace.get_root_dir()))
         self._folder = Path(workspace.get_run_dir(job_id))

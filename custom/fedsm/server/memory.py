@@ -39,6 +39,12 @@ def return_freed_memory() -> None:
         pass
 
 
+def job_cells(engine) -> list:
+    """The cells through which answers may come."""
+    cells = [engine.get_cell(), getattr(getattr(engine, "server", None), "job_cell", None)]
+    return [cell for cell in dict.fromkeys(cells) if cell]
+
+
 @contextmanager
 def received_to_disk(engine, job_id: str) -> Iterator[None]:
     """Lets what the sites send go to the server's disk, to be read one answer at a time.
@@ -51,12 +57,11 @@ def received_to_disk(engine, job_id: str) -> Iterator[None]:
         engine: the server's engine.
         job_id: names the folder; see `incoming`.
     """
-    cells = [engine.get_cell(), getattr(getattr(engine, "server", None), "job_cell", None)]
     root = Path(engine.get_workspace().get_root_dir())
     with ExitStack() as stack:
         switch = {FOBSContextKey.TENSOR_DISK_OFFLOAD: True}
         switch[ROOT_DIR] = str(stack.enter_context(incoming_folder(root, job_id)))
-        for cell in (c for c in dict.fromkeys(cells) if c):
+        for cell in job_cells(engine):
             before = {key: cell.get_fobs_context().get(key) for key in switch}
             cell.update_fobs_context(switch)
             stack.callback(cell.update_fobs_context, before)
