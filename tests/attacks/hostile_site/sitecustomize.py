@@ -1,7 +1,6 @@
 """Makes one site of a real simulator hostile: Python imports this in every process that has its folder on its path.
 
-`FEDSM_HOSTILE` is a JSON mapping: round -> what site-2 sends in it, `tensor:BYTES`, `meta:BYTES`, `deep`, `broken`
-or `arrays:BYTES`.
+`FEDSM_HOSTILE` is a JSON mapping: round -> what site-2 sends in it, `tensor:BYTES`, `arrays:BYTES` or `meta:BYTES`.
 """
 
 import json
@@ -18,9 +17,6 @@ if any("simulator_worker" in word for word in sys.orig_argv) and "site-2" in sys
     plan = json.loads(os.environ["FEDSM_HOSTILE"])
     work = FedSMExecutor.execute
 
-    class Broken:
-        """Fobs cannot make this again at the server: its class is not there."""
-
     def spoil(result, what: str) -> None:
         kind, _, size = what.partition(":")
         content = result["DXO"]
@@ -33,11 +29,6 @@ if any("simulator_worker" in word for word in sys.orig_argv) and "site-2" in sys
                 entries[f"junk{i}"] = np.zeros(int(size) // 4 // 64, np.float32)
         elif kind == "meta":
             content["meta"]["junk"] = "j" * int(size)
-        elif kind == "deep":
-            nested = []
-            for _ in range(400):
-                nested = [nested]
-            content["meta"]["junk"] = nested
 
     def execute(self, task_name, shareable, fl_ctx, abort_signal):
         number = exchange.unpack(shareable)[0]["round"]
