@@ -66,6 +66,20 @@ class RealFederation(Running):
         (self.folder / "project.yml").write_text(yaml.safe_dump(project))
         return provision(self.folder / "project.yml", self.folder / "kits")
 
+    def turn_hostile(self, site: str) -> Path:
+        """Lets a hospital put a filter of its own into its kit, before it starts; returns the file that steers it."""
+        local = self.kits.sites[site] / "local"
+        (local / "custom").mkdir(exist_ok=True)
+        shutil.copyfile(Path(__file__).with_name("hostile_filter.py"), local / "custom" / "hostile_filter.py")
+        path = "hostile_filter.HostileFilter"
+        scope = {"name": "own", "properties": {}, "task_result_filters": [{"path": path, "args": {}}]}
+        policy = {"scopes": [scope | {"task_data_filters": []}], "default_scope": "own"}
+        (local / "privacy.json").write_text(json.dumps(policy))
+        resources = json.loads((local / "resources.json").read_text())
+        resources["class_allow_list"] += [path]
+        (local / "resources.json").write_text(json.dumps(resources))
+        return self.kits.sites[site] / "hostile.json"
+
     def start_all(self) -> None:
         """Starts server and sites with the package that is installed here, and waits for them."""
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"

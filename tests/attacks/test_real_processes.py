@@ -1,7 +1,7 @@
-"""Rows 2, 3 and 4 with real processes: provisioned kits, mTLS, code inside jobs forbidden and that enforced.
+"""Rows 1 to 4 and 6 with real processes: provisioned kits, mTLS, code inside jobs forbidden and that enforced.
 
-All attacks of these rows are submitted at once, each to one site, and looked at one by one: most of a job's time is the
-start of its processes.
+All attacks of rows 2 to 4 are submitted at once, each to one site, and looked at one by one: most of a job's time is
+the start of its processes.
 """
 
 import json
@@ -21,6 +21,7 @@ from tests.conftest import SITES, small_settings
 
 pytestmark = pytest.mark.slow
 VICTIM = {"precious": b"precious", "round_000001.safetensors": b"another program's"}
+HOSTILE = "site-3"
 COPIED = "copied-job"  # the id under which a checkpoint of the lead's is put beside the real one
 
 
@@ -28,6 +29,7 @@ COPIED = "copied-job"  # the id under which a checkpoint of the lead's is put be
 def federation(tmp_path_factory, data_root):
     """The consortium, started."""
     running = RealFederation(tmp_path_factory.mktemp("real"), data_root)
+    running.plan = running.turn_hostile(HOSTILE)
     try:
         running.start_all()
         yield running
@@ -156,3 +158,32 @@ def test_row_4_a_run_id_that_is_a_path_reaches_no_hospital(attacks, victim):
     assert "is no run id" in attacks["run id of a checkpoint"].reason
     assert "is no run id" in attacks["run id of a super model"].reason
     assert bytes_of(victim) == VICTIM
+
+
+def hostile_run(federation, name: str, plan: dict):
+    """A run of two rounds in which site 3 is hostile: its folder and its results."""
+    federation.plan.write_text(json.dumps(plan))
+    out = federation.folder / name
+    submit = ["submit", "--kit", str(federation.users[LEAD]), *SMALL, "--sites", *SITES, "--out", str(out)]
+    try:
+        assert main([*submit, "--rounds", "2"]) == 0
+    finally:
+        federation.plan.unlink()
+    return out, json.loads((out / "results.json").read_text())
+
+
+def test_row_1_a_hospital_cannot_answer_as_another(federation, attacks):
+    """In every round site 3 says that it is site 1. It is refused by its own name; site 1 takes part in all rounds."""
+    out, results = hostile_run(federation, "impostor", {"name": "site-1"})
+    assert results["refused"] and {entry["site"] for entry in results["refused"]} == {HOSTILE}
+    assert all("which is not its own" in entry["reason"] for entry in results["refused"])
+    authors = [json.loads(line)["site"] for line in (out / "accepted.jsonl").read_text().splitlines()]
+    assert authors == ["site-1", "site-2"] * 2
+
+
+def test_row_6_a_million_images_weigh_twice_the_median(federation, attacks):
+    """Site 3 has 10 training images, claims 10**6 and sends updates of the wrong sign: it weighs 2 x median(8, 6)."""
+    out, results = hostile_run(federation, "bought", {"count": 10**6, "factor": -1.0})
+    lines = [json.loads(line) for line in (out / "accepted.jsonl").read_text().splitlines()]
+    assert {line["n_images"] for line in lines if line["site"] == HOSTILE} == {16.0}
+    assert any(entry["site"] == HOSTILE and "it weighs as 16" in entry["reason"] for entry in results["warned"])

@@ -148,9 +148,9 @@ def _pooled(judged: dict[str, tuple[float, int]]) -> float:
 class AcceptedLog:
     """`accepted.jsonl`: a line an update that became part of the models, in the order in which they were merged.
 
-    A line holds `round`, `site`, `n_images` (its weight in averages) and `norms` (track -> norm of the update as it was
-    merged). Each round stands there once, also in a run that was killed and resumed: what comes after the checkpoint
-    that it goes on from is dropped.
+    A line holds `round`, `site`, `n_images` (its weight in averages, at most `max_share` times the median) and `norms`
+    (track -> norm of the update as it was merged). Each round stands there once, also in a run that was killed and
+    resumed: what comes after the checkpoint that it goes on from is dropped.
     """
 
     NAME = "accepted.jsonl"
@@ -167,11 +167,11 @@ class AcceptedLog:
         partial.write_text("".join(line + "\n" for line in kept))
         os.replace(partial, self._path)
 
-    def add(self, number: int, accepted: dict[str, dict], norms: dict[str, dict[str, float]]) -> None:
-        """Appends the updates of a round; called before its checkpoint is written."""
+    def add(self, number: int, shares: dict[str, float], norms: dict[str, dict[str, float]]) -> None:
+        """Appends the updates of a round, in the order of `norms`; called before its checkpoint is written."""
         with self._path.open("a") as f:
-            for site, meta in accepted.items():
-                line = {"round": number, "site": site, "n_images": meta["images"]["train"], "norms": norms[site]}
+            for site, merged in norms.items():
+                line = {"round": number, "site": site, "n_images": shares[site], "norms": merged}
                 f.write(json.dumps(line) + "\n")
 
 
