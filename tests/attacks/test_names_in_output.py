@@ -100,14 +100,16 @@ def test_the_bar_of_a_run():
 
 
 def test_text_of_a_report_is_escaped(data_root, tmp_path):
-    """HTML: a site's name is text there, not a tag."""
+    """HTML: a run's name is text there, not a tag. A site of such a name is refused in one line."""
     pytest.importorskip("matplotlib")
     from tests.app.finished_run import finished_run
 
     run = finished_run(tmp_path, data_root, rounds=2)
+    named = shutil.copytree(run, tmp_path / "<img src=x onerror=alert(1)>\x1b")
     results = json.dumps(json.loads((run / "results.json").read_text()))
     (run / "results.json").write_text(results.replace("site-2", "<img src=x onerror=alert(1)>\\u001b\\ud800"))
-    assert main(["report", str(run), "--quick", "-o", str(tmp_path / "r.html")]) == 0
+    assert main(["report", str(run), "--quick", "-o", str(tmp_path / "no.html")]) == 2
+    assert main(["report", str(named), "--quick", "-o", str(tmp_path / "r.html")]) == 0
     text = (tmp_path / "r.html").read_text()
     assert "<img src=x" not in text and "&lt;img src=x" in text and "\x1b" not in text
 

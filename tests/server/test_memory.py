@@ -11,10 +11,11 @@ from fedsm.server.memory import received_to_disk
 
 
 class Cell:
-    """The part of a FLARE cell that the switch is set on."""
+    """The parts of a FLARE cell that the switch and the limit of messages are set on."""
 
     def __init__(self):
         self.context = {}
+        self.byte_receiver = SimpleNamespace(registry=SimpleNamespace(reg={}))
 
     def get_fobs_context(self):
         return self.context
