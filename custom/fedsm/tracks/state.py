@@ -68,6 +68,14 @@ def add_(target: Tensors, diff: Tensors) -> None:
         changes.append(_cast(change, value.dtype))
     if changes:
         torch._foreach_add_(list(target.values()), changes)
+    _keep_variances_(target)
+
+
+def _keep_variances_(tensors: Tensors) -> None:
+    """Sets variances of batch norms below zero, which no honest changes lead to, to zero: their roots would be NaN."""
+    for key, value in tensors.items():
+        if key.endswith("running_var"):
+            value.clamp_(min=0)
 
 
 def examine(update: Tensors, template: Tensors) -> tuple[str | None, float]:
@@ -88,8 +96,9 @@ def examine(update: Tensors, template: Tensors) -> tuple[str | None, float]:
                 floats.append(value)
         elif value.is_complex() or value.dtype == torch.bool:
             return f"entry {key!r} has dtype {value.dtype}", 0.0
-        elif value.is_floating_point():
-            # As what it will become: 1e300 is finite as float64 and infinite as a float32 weight.
+        elif expected.is_floating_point() or value.is_floating_point():
+            # As what it will become: 1e300 is finite as float64 and infinite as a float32 weight, and whole numbers in
+            # the place of weights have a norm like any others.
             floats.append(value.to(expected.dtype if expected.is_floating_point() else torch.float32))
     norm = get_total_norm(floats).item() if floats else 0.0
     return (None, norm) if math.isfinite(norm) else (_values_problem(update, template), 0.0)
@@ -177,6 +186,7 @@ class RunningMean:
         sums = self.take()
         if sums:
             torch._foreach_add_(list(sums.values()), [old[k] for k in sums])
+        _keep_variances_(sums)
         integers = {k: old[k].clone() for k in self._integers}
         add_(integers, self._integers)
         return {k: sums[k] if k in sums else integers[k] for k in old}
