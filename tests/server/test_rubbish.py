@@ -215,10 +215,10 @@ def test_the_usual_norm_is_the_median_of_five_rounds():
     a single outlier count for nothing; the sixth round pushes out the first."""
     guard = NormGuard("warn", 2.0)
     assert guard.usual("global", 100) == inf and not guard.knows("global")
-    guard.note("global", 7.0)
-    guard.note("global", 1e12)
+    guard.note("global", "a", 7.0)
+    guard.note("global", "b", 1e12)
     assert guard.usual("global", 100) == 7
-    guard.note("global", 9.0)
+    guard.note("global", "c", 9.0)
     assert guard.usual("global", 100) == 9
     guard.close({"global": [0.0, 0.0]})
     assert guard.usual("global", 100) == inf and not guard.knows("global")

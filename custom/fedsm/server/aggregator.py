@@ -99,6 +99,7 @@ class SoftPullAggregator(Aggregator):
         self.refused: dict[str, str] = {}  # site -> reason
         self.up_bytes: dict[str, int] = {}  # site -> bytes of what it sent
         self.norms: dict[str, dict[str, float]] = {}  # site -> track -> norm of what was merged
+        self._sent: dict[str, dict[str, float]] = {}  # site -> track -> norm of what it sent, merged or not
         self.broken = ""  # why the models are in no state to go on with
 
     @property
@@ -113,7 +114,8 @@ class SoftPullAggregator(Aggregator):
     def compare(self, shareable: Shareable, fl_ctx: FLContext) -> None:
         """Notes the norms of an answer that `accept` will be given later, if it is a good one."""
         try:
-            _, tracks = self._check(sender_of(fl_ctx), shareable, fl_ctx)
+            site = sender_of(fl_ctx)
+            _, tracks = self._check(site, shareable, fl_ctx)
         except Exception:  # it will be refused, by name, when it is its turn
             return
         templates = checks.templates_of(self._task, self._playing)
@@ -122,7 +124,7 @@ class SoftPullAggregator(Aggregator):
             for part, held in self.tracks[name].judged(tensors).items():
                 reason, norm = examine(held, wanted[part])
                 if reason is None:
-                    self._guard.note(part, norm)
+                    self._guard.note(part, site, norm)
 
     def accept(self, shareable: Shareable, fl_ctx: FLContext) -> bool:
         """Merges one site's answer, or refuses it."""
@@ -149,8 +151,7 @@ class SoftPullAggregator(Aggregator):
         """Ends the round: every track makes its next model. Returns who took part, for whoever listens."""
         for track in self._playing.values():
             track.close()
-        judged = {name for norms in self.norms.values() for name in norms}
-        self._guard.close({n: [norms[n] for norms in self.norms.values() if n in norms] for n in judged})
+        self._guard.close(_by_track(self._sent), _by_track(self.norms))
         return exchange.pack(
             {}, {"round": self._round, "accepted": sorted(self.accepted), "refused": dict(self.refused)}
         )
@@ -246,6 +247,8 @@ class SoftPullAggregator(Aggregator):
                 reason = track.delivery_problem(tensors, images)
             if reason:
                 raise _Refused(f"track {name!r}: {reason}")
+            if self._task == exchange.TRAIN:
+                self._sent.setdefault(site, {}).update({part: norms[part] for part in parts})
             for part, held in parts.items() if self._task == exchange.TRAIN else ():
                 usual = self._guard.usual(part, sum(t.numel() for t in held.values()))
                 if norms[part] <= self._guard.limit(usual) and norms[part] <= self._guard.absurd(usual):
@@ -275,3 +278,12 @@ class SoftPullAggregator(Aggregator):
             self.registered[site] = {part: meta["images"][part] for part in checks.PARTS}
             if "privacy" in meta:
                 self.privacy[site] = dict(meta["privacy"])
+
+
+def _by_track(norms: dict[str, dict[str, float]]) -> dict[str, list[float]]:
+    """Site -> track -> norm as track -> norms."""
+    tracks: dict[str, list[float]] = {}
+    for by_track in norms.values():
+        for track, norm in by_track.items():
+            tracks.setdefault(track, []).append(norm)
+    return tracks

@@ -3,10 +3,17 @@
     far:     ||update|| > norm_factor * m
     absurd:  ||update|| > 100 * norm_factor * m
 
-m is the median norm of the track's accepted updates of the last five rounds. Of earlier rounds, because answers are
-merged as they arrive and the median of a round is known only when it is over; so the verdict does not depend on who
-answers first, and no update has to be held back. In a track's first round, where no earlier round is known, the answers
-are held back until all are there, and m is the median of their own norms (of two: the smaller one).
+m is the median norm of the track's updates of the last five rounds, or of the last one where that is larger: where most
+sites move further than before, m follows. Of earlier rounds, because answers are merged as they arrive and the median
+of a round is known only when it is over; so the verdict does not depend on who answers first, and no update has to be
+held back. In a track's first round, where no earlier round is known, the answers are held back until all are there, and
+m is the median of their own norms (of two: the smaller one).
+
+Norms count as they were sent, also those that were scaled down or refused: by what is left of them m could never grow,
+and one site that drives the others to longer updates would have them all scaled down, then refused, until the run ends.
+Where fewer than three answered there is no majority, and what was merged counts. Updates of zero (a selector that does
+not learn yet, entries that filters keep back) say nothing about the usual norm; where they are the most, no other
+update of that round does either.
 
 `clip` scales a far update down to m, not to the limit: whoever goes too far has the weight of a usual update and gains
 nothing by going further. `refuse` leaves it out, `warn` merges it. An absurd update is refused in every mode, also
@@ -34,31 +41,33 @@ class NormGuard:
     Args:
         mode: the job's `norm_check`.
         factor: the job's `norm_factor`.
-        history: what an earlier guard remembered: track -> a list a round of accepted norms.
+        history: what an earlier guard remembered: track -> a list a round of norms.
     """
 
     def __init__(self, mode: str, factor: float, history: dict[str, list[list[float]]] | None = None):
         self.mode = mode
         self._factor = factor
         self.history = history if history is not None else {}
-        self._first: dict[str, list[float]] = {}
+        self._first: dict[str, dict[str, float]] = {}  # track -> site -> norm
 
     def knows(self, track: str) -> bool:
         """Whether there is an earlier round to judge by."""
-        return any(norm > 0 for row in self.history.get(track, []) for norm in row)
+        return any(map(_telling, self.history.get(track, [])))
 
-    def note(self, track: str, norm: float) -> None:
-        """Takes note of an answer in a track's first round, before any of them is judged."""
-        self._first.setdefault(track, []).append(norm)
+    def note(self, track: str, site: str, norm: float) -> None:
+        """Takes note of an answer in a track's first round, before any of them is judged: one a site."""
+        self._first.setdefault(track, {})[site] = norm
 
     def usual(self, track: str, entries: int) -> float:
         """The usual norm of an update of so many entries; infinite where nothing is known."""
-        known = [norm for row in self.history.get(track, []) for norm in row if norm > 0]
-        known = known or [norm for norm in self._first.get(track, []) if norm > 0]
-        if not known:
-            return math.inf
-        middle = median(known) if len(known) > 2 else min(known)
-        return max(middle, _LEAST * math.sqrt(entries))
+        rows = [row for row in map(_telling, self.history.get(track, [])) if row]
+        if not rows:
+            noted = list(self._first.get(track, {}).values())
+            if not any(noted):
+                return math.inf
+            rows = [_telling(noted)]
+        last = _middle(rows[-1]) if len(rows[-1]) > 2 else 0.0
+        return max(_middle([norm for row in rows for norm in row]), last, _LEAST * math.sqrt(entries))
 
     def limit(self, usual: float) -> float:
         """The norm from which an update is far; infinite where norms are not judged."""
@@ -68,8 +77,20 @@ class NormGuard:
         """The norm from which an update is refused in any mode."""
         return _ABSURD * self._factor * usual
 
-    def close(self, norms: dict[str, list[float]]) -> None:
-        """Takes note of a round's accepted norms by track."""
+    def close(self, sent: dict[str, list[float]], merged: dict[str, list[float]] | None = None) -> None:
+        """Takes note of a round's norms by track: as they were sent, and as they were merged (None: the same)."""
         self._first = {}
-        for track, row in norms.items():
-            self.history[track] = [*self.history.get(track, []), row][-WINDOW:]
+        for track, row in (sent if merged is None else merged).items():
+            kept = sent[track] if len(sent.get(track, [])) > 2 else row
+            self.history[track] = [*self.history.get(track, []), kept][-WINDOW:]
+
+
+def _telling(row: list[float]) -> list[float]:
+    """The norms of a round that say what is usual: those above zero, unless most are zero."""
+    positive = [norm for norm in row if norm > 0]
+    return positive if 2 * len(positive) >= len(row) else []
+
+
+def _middle(norms: list[float]) -> float:
+    """The median; of two the smaller one, of none 0."""
+    return median(norms) if len(norms) > 2 else min(norms, default=0.0)
