@@ -14,7 +14,8 @@
     trainer: process              # optional: `process` trains in a process of its own, whose death costs one round, not
                                   # the job; `inside` in FLARE's (default: process; in the simulator inside)
     max_statistics: 10            # optional: how many different sums the statistics selector may send (default: 10)
-    min_patients: 5               # optional: patients in training below which it sends none (default: 5)
+    min_patients: 5               # optional: patients in training below which it sends none, nor sums that differ from
+                                  # earlier ones by fewer (default: 5)
     statistics_privacy: {epsilon: 1, delta: 1e-5, clip: 4, budget: 1}  # optional: noise on these sums, and the total
                                   # epsilon of all that ever leave (default: epsilon, so one release)
 

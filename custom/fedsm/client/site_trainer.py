@@ -45,7 +45,7 @@ class SiteTrainer:
         cache = SiteCache(site.cache_dir, site.cache_budget, site.workers)
         self.parts = load_site(site.data, name, settings, site.state_dir, site.rules, cache)
         self.tracks = client_tracks(settings, index, len(sites), site.device)
-        self._private = guard_sums(self.tracks, site, name, self.parts["train"].patients)
+        self._private = guard_sums(self.tracks, site, name, self.parts["train"].files)
         self._local = LocalState(site.state_dir, run_id)
         self._state_round: int | None = None  # the round whose moments are in memory
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from fedsm.client.site_settings import SiteSettings
 from fedsm.errors import UserError
 from fedsm.tracks.base import ClientTrack
@@ -9,14 +11,19 @@ from fedsm.tracks.private_sums import PrivateSums
 from fedsm.tracks.releases import Releases
 
 
-def guard_sums(tracks: dict[str, ClientTrack], site: SiteSettings, name: str, patients: int) -> PrivateSums | None:
+def guard_sums(
+    tracks: dict[str, ClientTrack], site: SiteSettings, name: str, files: list[tuple[Path, str]]
+) -> PrivateSums | None:
     """Lets the tracks send sums only as the site allows it.
+
+    Where the site lets the job's seed split its images (`splits: by_seed`), sums over choices that differ by a few
+    patients are what it asked for, and only their number is limited.
 
     Args:
         tracks: the site's tracks.
         site: its settings.
         name: its name.
-        patients: how many different people the training images are of.
+        files: the training images, each with its patient.
 
     Returns:
         what makes the sums private, where the site wants that.
@@ -24,6 +31,7 @@ def guard_sums(tracks: dict[str, ClientTrack], site: SiteSettings, name: str, pa
     Raises:
         UserError: sums over too few people, or a descriptor that cannot be made private.
     """
+    patients = len({patient for _, patient in files})
     if any(track.sums for track in tracks.values()) and patients < site.min_patients:
         message = f"sums over {patients} training patients would tell too much of each: it takes {site.min_patients}"
         raise UserError(
@@ -34,6 +42,7 @@ def guard_sums(tracks: dict[str, ClientTrack], site: SiteSettings, name: str, pa
     private = None
     if site.statistics_privacy:
         private = PrivateSums(site.statistics_privacy, site.state_dir / "statistics_privacy", name)
+    least = site.min_patients if site.rules.fixed_splits else 1
     for track in tracks.values():
-        track.protect(private or Releases(site.state_dir, name, site.max_statistics))
+        track.protect(private or Releases(site.state_dir, name, site.max_statistics, files, least))
     return private

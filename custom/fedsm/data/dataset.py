@@ -7,7 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import nibabel
@@ -55,12 +55,17 @@ class MappedRows:
 class Part:
     """Images (N, C, S, S) float32 in 0..1 and labels (N, L, S, S) uint8 of one part of a site.
 
-    `patients` says of how many different people they are; 0: not known.
+    `files` says which image files they are of, each with its patient; empty: not known.
     """
 
     images: torch.Tensor | MappedRows
     labels: torch.Tensor | MappedRows
-    patients: int = 0
+    files: list[tuple[Path, str]] = field(default_factory=list)
+
+    @property
+    def patients(self) -> int:
+        """Of how many different people they are; 0: not known."""
+        return len({patient for _, patient in self.files})
 
     def __len__(self) -> int:
         return len(self.images)
@@ -139,14 +144,14 @@ def load_site(
     entry = _open_entry(pairs, site, settings, cache) if cache else None
     parts = {}
     for part in PARTS:
-        people = len({patients[i] for i in split[part]})
+        files = [(pairs[i].image, patients[i]) for i in split[part]]
         if entry:
             rows = entry.rows(split[part])
-            parts[part] = Part(MappedRows(entry, entry.images, rows), MappedRows(entry, entry.labels, rows), people)
+            parts[part] = Part(MappedRows(entry, entry.images, rows), MappedRows(entry, entry.labels, rows), files)
         else:
             decoded = list(_decode([pairs[i] for i in split[part]], site, settings, cache.workers if cache else 1))
             images, labels = (torch.cat(tensors) for tensors in zip(*decoded, strict=True))
-            parts[part] = Part(images, labels, people)
+            parts[part] = Part(images, labels, files)
     return parts
 
 
