@@ -78,12 +78,13 @@ def dispatch(
         controller.send(task, fl_ctx, targets=[site])
 
     trusted = {site for site in tasks if lenient or patience.trusts(site)}
-    others: float | None = None  # what the slowest of them took
+    others = None if trusted else patience.others  # what the slowest of them took
     given_up: dict[str, str] = {}
     while not abort_signal.triggered and (waited := time.monotonic() - started) < timeout:
         dead = {s for s, t in tasks.items() if t.completion_status is not None}
         if others is None and trusted and trusted <= inbox.answered | dead:
             others = waited
+            patience.note_others(waited)
         given_up = {
             site: reason
             for site in tasks.keys() - trusted - inbox.answered

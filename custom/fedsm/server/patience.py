@@ -6,7 +6,8 @@ for it again and again:
     it has not fetched the task after `absent_wait` seconds      not waited for: it is away
     it has fetched it                                            max(absent_wait, 2 * others, timeout / 4^m, 2 * own) s
 
-`others` is what the slowest of the trusted sites took this time, `own` what the site itself took when it last answered.
+`others` is what the slowest of the trusted sites took this time (the last time, where none of them is asked: a site
+that has not registered yet is asked alone), `own` what the site itself took when it last answered.
 m counts its misses: a miss adds 2, an answer takes 1 away. So a site that had one bad day is soon trusted again; one
 that fetches and never answers, or answers every second task, soon costs the others no more than twice the time that
 they need themselves. `own` counts after one miss, and again after every tenth: a site that is honestly slow must not be
@@ -29,6 +30,7 @@ class Patience:
         self.absent_wait = absent_wait
         self._misses: dict[str, int] = {}
         self._took: dict[str, float] = {}
+        self.others: float | None = None  # what the slowest of the trusted sites took the last time
 
     def trusts(self, site: str) -> bool:
         """Whether a site has the whole timeout."""
@@ -48,6 +50,10 @@ class Patience:
         has_chance = misses // _PER_MISS % _CHANCE <= 1
         own = 2 * self._took.get(site, 0.0) if has_chance else 0.0
         return min(timeout, max(self.absent_wait, 2 * others, timeout / _SHORTER**misses, own))
+
+    def note_others(self, seconds: float) -> None:
+        """Takes note of how long the slowest of the trusted sites took."""
+        self.others = seconds
 
     def note(self, site: str, took: float | None) -> None:
         """Takes note of how a task ended at a site: after so many seconds, or with no answer (None)."""
