@@ -18,7 +18,9 @@ def test_a_site_that_never_registers_costs_the_timeout_once(tmp_path, data_root)
     federation = Federation(tmp_path, data_root, settings, SITES, fault=hang).run()
     assert federation.panic is None
     assert all(set(row["missing"]) == {HOSTILE} for row in results_of(federation)["validation"]["history"])
-    assert time.monotonic() - started < 36, "12 s once, not before each of the rounds too"
+    assert time.monotonic() - started < 50, (
+        "12 s once, not before each of four rounds too: that was 60 s of waiting alone"
+    )
 
 
 def test_seconds_of_sites_that_are_asked_alone():

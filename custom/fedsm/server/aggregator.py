@@ -89,6 +89,7 @@ class SoftPullAggregator(Aggregator):
         self._task = task
         self._round = round_number
         self._judge = judge
+        self._guard.begin()
         intake.expect(checks.most_bytes(checks.templates_of(task, self._playing)))
 
     def reset(self, fl_ctx: FLContext | None):
@@ -105,6 +106,8 @@ class SoftPullAggregator(Aggregator):
     @property
     def compares_first(self) -> bool:
         """Whether the answers of the open round must all be there before one is merged: see `NormGuard`."""
+        if self._task == exchange.VALIDATE:
+            return any(track.hands_over_networks for track in self._playing.values())
         if self._task != exchange.TRAIN:
             return False
         templates = {name: track.template() for name, track in self._playing.items()}
@@ -124,7 +127,7 @@ class SoftPullAggregator(Aggregator):
             for part, held in self.tracks[name].judged(tensors).items():
                 reason, norm = examine(held, wanted[part])
                 if reason is None:
-                    self._guard.note(part, site, norm)
+                    self._guard.note(self._measure(part), site, norm)
 
     def accept(self, shareable: Shareable, fl_ctx: FLContext) -> bool:
         """Merges one site's answer, or refuses it."""
@@ -161,14 +164,28 @@ class SoftPullAggregator(Aggregator):
         return bounded_shares({site: images["train"] for site, images in self.registered.items()}, self._max_share)
 
     def bounded(self) -> dict[str, str]:
-        """Sites whose image count is so far from the others' that their share is bounded, and what that means."""
-        counts = {site: images["train"] for site, images in self.registered.items()}
-        return {
-            site: f"registered {counts[site]} training images, more than max_share ({self._max_share:g}) times the"
-            f" median; it weighs as {share:g} in averages"
-            for site, share in self.shares().items()
-            if share != counts[site]
-        }
+        """Sites whose image counts are so far from the others' that a person should know, and what that means.
+
+        A share in averages is bounded. Scores over all images are what they say, and one site's word where it has more
+        images than all others together.
+        """
+        found: dict[str, list[str]] = {}
+        for site, share in self.shares().items():
+            count = self.registered[site]["train"]
+            if share != count:
+                found.setdefault(site, []).append(
+                    f"registered {count} training images, more than max_share ({self._max_share:g}) times the"
+                    f" median; it weighs as {share:g} in averages"
+                )
+        for part in ("validation", "test") if len(self.registered) > 2 else ():
+            total = sum(images[part] for images in self.registered.values())
+            for site, images in self.registered.items():
+                if 2 * images[part] > total:
+                    found.setdefault(site, []).append(
+                        f"registered {images[part]} {part} images, more than all others together: {part} scores over"
+                        " all images are mostly its own word"
+                    )
+        return {site: "; ".join(reasons) for site, reasons in found.items()}
 
     def _refuse(self, site: str, reason: str, answered: bool, fl_ctx: FLContext) -> bool:
         reason = checks.one_line(reason)
@@ -247,16 +264,18 @@ class SoftPullAggregator(Aggregator):
                 reason = track.delivery_problem(tensors, images)
             if reason:
                 raise _Refused(f"track {name!r}: {reason}")
-            if self._task == exchange.TRAIN:
+            train = self._task == exchange.TRAIN
+            if train:
                 self._sent.setdefault(site, {}).update({part: norms[part] for part in parts})
-            for part, held in parts.items() if self._task == exchange.TRAIN else ():
-                usual = self._guard.usual(part, sum(t.numel() for t in held.values()))
+            handed = self._task == exchange.VALIDATE and track.hands_over_networks
+            for part, held in parts.items() if train or handed else ():
+                usual = self._guard.usual(self._measure(part), sum(t.numel() for t in held.values()))
                 if norms[part] <= self._guard.limit(usual) and norms[part] <= self._guard.absurd(usual):
                     continue
                 reason = f"track {part!r}: norm {norms[part]:.3g} is far above the usual {usual:.3g}"
-                if self._guard.mode == "refuse" or norms[part] > self._guard.absurd(usual):
+                if train and self._guard.mode == "refuse" or norms[part] > self._guard.absurd(usual):
                     raise _Refused(reason)
-                if self._guard.mode == "clip":
+                if train and self._guard.mode == "clip":
                     tracks[name] = tracks[name] | scaled(held, usual / norms[part])
                     norms[part] = usual
                     reason += "; scaled down to it"
@@ -265,6 +284,10 @@ class SoftPullAggregator(Aggregator):
             self.log_warning(fl_ctx, f"fedsm round={self._round} site={site} warned: {reason}")
             self._tell(WARNED, site, reason)
         return norms if self._task == exchange.TRAIN else {}
+
+    def _measure(self, part: str) -> str:
+        """What the norms of a part are remembered under: a network that is handed over is no update."""
+        return f"{part}, handed over" if self._task == exchange.VALIDATE else part
 
     def _merge(self, site: str, tracks: dict[str, Tensors], meta: dict) -> None:
         for name, tensors in tracks.items():

@@ -231,7 +231,8 @@ class FedSMController(Controller):
         missing = {s: r for s, r in (others | answers.missing).items() if s not in answers.accepted}
         row = self._record.add_round(number, answers.accepted, missing, time.time() - started, answers.attempts)
         self._record.add_bytes(answers.down, self._aggregator.up_bytes)
-        self._accepted_log.add(number, self._aggregator.shares(), self._aggregator.norms)
+        shares = self._aggregator.shares()
+        self._accepted_log.add(number, {site: shares[site] for site in answers.accepted}, self._aggregator.norms)
         self._checkpoint()
         self._announce(row, fl_ctx)
         cleanup_memory()

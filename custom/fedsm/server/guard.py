@@ -19,6 +19,9 @@ update of that round does either.
 nothing by going further. `refuse` leaves it out, `warn` merges it. An absurd update is refused in every mode, also
 `off`: no model survives it, and the round must not be closed with it.
 
+A network that a site hands over after the last round (`kept`) is judged by those of the others in the same way. It is
+never scaled, because it is the site's own: far is told of, absurd is refused.
+
 A site with far more images takes more steps and moves further: a federation of very unequal sites may want a larger
 factor. The parts of an update whose norms differ in kind are judged apart (`ServerTrack.judged`: SCAFFOLD's weights and
 controls). The norm costs nothing: the check for finite values computes it anyway.
@@ -53,6 +56,10 @@ class NormGuard:
     def knows(self, track: str) -> bool:
         """Whether there is an earlier round to judge by."""
         return any(map(_telling, self.history.get(track, [])))
+
+    def begin(self) -> None:
+        """Forgets what was noted of answers to an earlier task."""
+        self._first = {}
 
     def note(self, track: str, site: str, norm: float) -> None:
         """Takes note of an answer in a track's first round, before any of them is judged: one a site."""

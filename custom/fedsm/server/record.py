@@ -167,11 +167,11 @@ class AcceptedLog:
         partial.write_text("".join(line + "\n" for line in kept))
         os.replace(partial, self._path)
 
-    def add(self, number: int, shares: dict[str, float], norms: dict[str, dict[str, float]]) -> None:
-        """Appends the updates of a round, in the order of `norms`; called before its checkpoint is written."""
+    def add(self, number: int, weights: dict[str, float], norms: dict[str, dict[str, float]]) -> None:
+        """Appends the updates of a round, site -> weight; called before its checkpoint is written."""
         with self._path.open("a") as f:
-            for site, merged in norms.items():
-                line = {"round": number, "site": site, "n_images": shares[site], "norms": merged}
+            for site, weight in weights.items():
+                line = {"round": number, "site": site, "n_images": weight, "norms": norms[site]}
                 f.write(json.dumps(line) + "\n")
 
 

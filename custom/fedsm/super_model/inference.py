@@ -51,7 +51,7 @@ def blend(probabilities: torch.Tensor, gamma: float) -> torch.Tensor:
 
 
 def mix(weights: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-    """The mixture of the models' probabilities.
+    """The mixture of the models' probabilities. A model whose output is no number says 0: no structure.
 
     Args:
         weights: (B, M) weights of the models.
@@ -60,4 +60,4 @@ def mix(weights: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
     Returns:
         (B, L, H, W) probabilities.
     """
-    return torch.einsum("bm,mblhw->blhw", weights.to(logits.device), logits.sigmoid())
+    return torch.einsum("bm,mblhw->blhw", weights.to(logits.device), logits.sigmoid().nan_to_num(0.0))

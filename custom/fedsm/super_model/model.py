@@ -247,7 +247,7 @@ class SuperModel:
             rows = weights[:, column].nonzero()[:, 0].to(images.device)
             if len(rows):
                 share = weights[:, column].to(images.device)[rows, None, None, None]
-                output[rows] += share * self.net(name)(images[rows]).sigmoid()
+                output[rows] += share * self.net(name)(images[rows]).sigmoid().nan_to_num(0.0)  # as `mix`
         return output
 
     def _model_name(self, weights: torch.Tensor) -> str:

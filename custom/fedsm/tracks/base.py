@@ -122,6 +122,7 @@ class ServerTrack(ABC):
         self.sites = sites
 
     alone = False  # whether the rounds in which it plays are its own
+    hands_over_networks = False  # whether what sites hand over after the last round are networks, with norms alike
     hands_over_best = False  # whether what sites validate after the last round is the best of all rounds, not the last
 
     def link(self, tracks: dict[str, ServerTrack]) -> None:

@@ -94,7 +94,7 @@ class KeptServer(SilentServer):
     """Waits for the personal networks. A site that is gone after the last round leaves none: the global model stands
     in for it in the super model."""
 
-    hands_over_best = True
+    hands_over_best = hands_over_networks = True
 
     def __init__(self, *args):
         super().__init__(*args)

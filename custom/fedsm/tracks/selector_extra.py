@@ -32,6 +32,12 @@ from fedsm.tracks.state import part, prefixed
 _LABELS, _DICE = "labels", "dice"
 
 
+def lowest(losses: torch.Tensor) -> torch.Tensor:
+    """(images, models) to the model of the lowest loss, the first of equals. A loss that is no number is the highest:
+    torch takes NaN for the lowest, and one broken network would win every image."""
+    return losses.nan_to_num(nan=torch.inf).argmin(1)
+
+
 class ExtraClient(SelectorClient):
     """A VGG-11 that learns which model segments an image best."""
 
@@ -80,7 +86,8 @@ class ExtraClient(SelectorClient):
         """Labels the training images with the model of the lowest loss; the first of equals, so the global one."""
         if _LABELS not in self._known:
             loss = DiceLoss(sigmoid=True, reduction="none")
-            self._known[_LABELS] = self._judge(batches, lambda logits, y: loss(logits, y).flatten(1).mean(1)).argmin(1)
+            losses = self._judge(batches, lambda logits, y: loss(logits, y).flatten(1).mean(1))
+            self._known[_LABELS] = lowest(losses)
         self._models = []
 
     def see(self, rows: torch.Tensor) -> None:
