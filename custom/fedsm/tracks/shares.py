@@ -31,7 +31,8 @@ def bounded_shares(counts: dict[str, int], max_share: float) -> dict[str, float]
 def trimmed_mean(values: list[float]) -> float:
     """The mean without the lowest and the highest quarter of the values (at least one each from four values on).
 
-    One of four or more sites cannot move it out of the range of the others' values.
+    One of four or more sites cannot move it out of the range of the others' values, nor can a quarter of them together.
+    One of two or three sites can, and so can two of four to seven that agree: there it is no protection.
     """
     cut = len(values) // 4
     kept = sorted(values)[cut : len(values) - cut]
