@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from nvflare.app_common.widgets.streaming import ANALYTIC_EVENT_TYPE
 from nvflare.app_opt.tracking.tb.tb_receiver import TBAnalyticsReceiver
 from nvflare.job_config.api import FedJob
 from nvflare.recipe.spec import Recipe
@@ -90,7 +91,8 @@ class FedSMRecipe(_FedSMJob):
         controller = FedSMController(settings.to_dict(), resume_from=resume_from, from_round=from_round)
         job.to_server(controller, id="controller")
         job.to_server(SoftPullAggregator(), id="aggregator")
-        job.to_server(TBAnalyticsReceiver(), id="tensorboard")
+        # The controller's curves only: by default it also takes what sites send, under any name and of any size.
+        job.to_server(TBAnalyticsReceiver(events=[ANALYTIC_EVENT_TYPE]), id="tensorboard")
         tasks = [exchange.REGISTER, exchange.TRAIN, exchange.VALIDATE, exchange.EVALUATE]
         job.to_clients(FedSMExecutor(), tasks=tasks)
         super().__init__(job, byoc, sites)

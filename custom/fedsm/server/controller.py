@@ -37,6 +37,7 @@ from fedsm.server.place import checkpoints_of, hand_over, leave, place_of
 from fedsm.server.record import AcceptedLog, Progress, RunRecord
 from fedsm.server.results import evaluation_problem, summarize
 from fedsm.server.resume import resume, save
+from fedsm.server.site_events import guard_events
 from fedsm.settings import JobSettings
 from fedsm.tracks import playing, score_names, server_tracks
 from fedsm.tracks.base import Tensors
@@ -63,6 +64,7 @@ class FedSMController(Controller):
         self, settings: dict, aggregator_id: str = "aggregator", resume_from: str = "", from_round: int | None = None
     ):
         super().__init__()
+        guard_events()
         self.from_round = from_round
         self.settings = settings
         self.aggregator_id = aggregator_id

@@ -26,6 +26,7 @@ from fedsm.server.incoming import sweep_incoming
 from fedsm.server.memory import job_cells
 from fedsm.server.record import Progress
 from fedsm.server.report_check import report_problem
+from fedsm.server.site_events import guard_events
 from fedsm.super_model.artefact import load_super_model
 from fedsm.task_names import SCORE
 from fedsm.text import one_line
@@ -46,6 +47,7 @@ class EvaluationController(Controller):
 
     def __init__(self, part: str = "test", seed: int = 0):
         super().__init__()
+        guard_events()
         self.part = part
         self.seed = seed
 

@@ -17,6 +17,7 @@ from fedsm.server.incoming import sweep_incoming
 from fedsm.server.owner import submitter_of
 from fedsm.server.place import checkpoints_of
 from fedsm.server.record import Progress
+from fedsm.server.site_events import guard_events
 
 FILE = "forgotten.json"
 
@@ -31,6 +32,7 @@ class ForgetController(Controller):
 
     def __init__(self, site: str, run: str):
         super().__init__()
+        guard_events()
         self.site = site
         self.run = run
 
