@@ -7,10 +7,12 @@ symbolic link still could: `below` resolves a path and refuses one that is not b
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
 from fedsm.errors import UserError
+from fedsm.limits import MOST_SITES
 
 # fullmatch everywhere: `$` would let a line break through.
 _RUN_ID = re.compile(r"[0-9a-f]{12}")  # uuid4().hex[:12]
@@ -67,9 +69,12 @@ def check_site_names(values: object, where: str) -> list[str]:
     """
     if not isinstance(values, (list, tuple)):
         raise _error(values, where, "list of sites")
+    if len(values) > MOST_SITES:
+        message = f"{len(values)} sites, the limit is {MOST_SITES}"
+        raise UserError(f"{where}: {message}", public=message)
     for value in values:
         check_site_name(value, where)
-    if twice := [name for name in values if values.count(name) > 1]:
+    if twice := [name for name, count in Counter(values).items() if count > 1]:
         raise UserError(f"{where}: site {twice[0]!r} is listed twice", public="the job lists a site twice")
     return list(values)
 

@@ -7,10 +7,10 @@ every task. So U-Net, labels and learning rates stand in one file of a job folde
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedsm import limits
 from fedsm.errors import UserError
 from fedsm.names import check_plain_names
 
@@ -47,32 +47,8 @@ def _build(cls, values: dict, where: str):
     for name, value in values.items():
         kinds = _KINDS.get(str(known[name].type).partition("[")[0], (TaskSettings,))
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            raise UserError(f"{where}: setting {name!r} must be {kinds[0].__name__}, got {value!r}")
+            raise UserError(f"{where}: setting {name!r} must be {kinds[0].__name__}, got {limits.shown(value)}")
     return cls(**values)
-
-
-# The least that whole numbers may be.
-_LEAST = {
-    "rounds": 1, "local_epochs": 1, "batch_size": 1, "min_sites": 1, "round_timeout": 1, "evaluate_timeout": 1,
-    "absent_wait": 1, "max_images": 1, "keep_checkpoints": 1, "round_retries": 0,
-}  # fmt: skip
-_AUGMENT = ("flip", "rotate", "scale", "intensity")
-
-
-def check_augment(options: dict, where: str) -> None:
-    """Refuses unknown or impossible options.
-
-    Raises:
-        UserError: naming the option.
-    """
-    for key, value in options.items():
-        if key not in _AUGMENT:
-            raise UserError(f"{where}: unknown augment setting {key!r}; known: {', '.join(_AUGMENT)}")
-        if key == "flip":
-            if value not in ("none", "horizontal", "both"):
-                raise UserError(f"{where}: augment.flip must be none, horizontal or both, got {value!r}")
-        elif not isinstance(value, (int, float)) or isinstance(value, bool) or value < 0:
-            raise UserError(f"{where}: augment.{key} must be a number of at least 0, got {value!r}")
 
 
 @dataclass
@@ -110,10 +86,12 @@ class TaskSettings:
         check_plain_names([self.name], "task", "name")  # it becomes the name of a job's folder
         if self.channels < 1 or not self.labels:
             raise UserError(f"task {self.name!r}: needs at least one channel and one label")
-        for label, values in [*self.labels.items(), ("background", self.background)]:
-            if not isinstance(values, list) or not values or not all(isinstance(v, int) for v in values):
-                raise UserError(f"task {self.name!r}: label {label!r} must be a list of mask values, got {values!r}")
-        check_augment(self.augment, f"task {self.name!r}")
+        where = f"task {self.name!r}"
+        if self.channels > limits.MOST_CHANNELS:
+            raise UserError(f"{where}: {limits.shown(self.channels)} channels, the limit is {limits.MOST_CHANNELS}")
+        limits.check_labels(self.labels, self.background, where)
+        limits.check_networks(self.unet, self.selector_net, where)
+        limits.check_augment(self.augment, where)
         if self.intensity not in ("unit", "percentiles"):
             raise UserError(f"task {self.name!r}: intensity must be 'unit' or 'percentiles'")
 
@@ -182,28 +160,26 @@ class JobSettings:
 
     def __post_init__(self):
         check_plain_names([self.method], "method", "name")  # as above
-        for name, least in _LEAST.items():
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < least:
-                raise UserError(f"{name} must be a whole number of at least {least}, got {value!r}")
+        limits.check_whole({name: getattr(self, name) for name in limits.WHOLE})
         if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:  # what torch's generators take
             raise UserError(f"seed must be a whole number from 0 to 2**63 - 1, got {self.seed!r}")
         if self.norm_check not in NORM_CHECKS:
             raise UserError(f"norm_check must be one of {', '.join(NORM_CHECKS)}, got {self.norm_check!r}")
-        if not (math.isfinite(self.norm_factor) and self.norm_factor > 1):
-            raise UserError(f"norm_factor must be a number above 1, got {self.norm_factor!r}")
-        if not (math.isfinite(self.max_share) and self.max_share >= 1):
-            raise UserError(f"max_share must be a number of at least 1, got {self.max_share!r}")
+        if not limits.is_number(self.norm_factor, 1, limits.MOST_FACTOR) or self.norm_factor == 1:
+            raise UserError(f"norm_factor must be a number above 1, got {limits.shown(self.norm_factor)}")
+        if not limits.is_number(self.max_share, 1, limits.MOST_FACTOR):
+            raise UserError(f"max_share must be a number of at least 1, got {limits.shown(self.max_share)}")
         for name in ("lr", "selector_lr"):
             value = getattr(self, name)
-            if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
-                raise UserError(f"{name} must be a positive number, got {value!r}")
-        if self.size < 32:
-            raise UserError(f"size must be at least 32 pixels, got {self.size}")
+            if not limits.is_number(value, 0, limits.MOST_RATE) or value == 0:
+                raise UserError(f"{name} must be a positive number up to 1000, got {limits.shown(value)}")
         if not all(isinstance(spec, dict) for spec in self.tracks.values()):
             raise UserError("tracks must map a name to its kind and options")
-        if not self.gammas or not all(isinstance(g, (int, float)) and 0 <= g <= 1 for g in self.gammas):
+        if not self.gammas or not all(limits.is_number(gamma, 0, 1) for gamma in self.gammas):
             raise UserError("gammas must be numbers in [0, 1]")
+        if len(self.gammas) > limits.MOST_GAMMAS:
+            message = f"{len(self.gammas)} gammas, the limit is {limits.MOST_GAMMAS}: more would tell of single images"
+            raise UserError(message, public=message)
 
     @classmethod
     def from_dict(cls, values: dict) -> JobSettings:

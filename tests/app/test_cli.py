@@ -64,7 +64,7 @@ def remove_images(root):
         (None, ["--selector", "coin"], ["unknown selector 'coin'", "statistics"]),
         (None, ["--rounds", "0"], ["rounds"]),
         (None, ["--size", "33"], ["size must be a multiple"]),
-        (None, ["--size", "16"], ["size must be at least 32"]),
+        (None, ["--size", "16"], ["size must be a whole number of at least 32"]),
         (None, ["--lr", "-1"], ["lr must be"]),
         (None, ["--threads", "3"], ["--threads", "(2)"]),
         (None, ["--min-sites", "3"], ["min_sites is 3"]),

@@ -8,12 +8,14 @@ import torch
 
 from fedsm.client.site_settings import SiteSettings
 from fedsm.client.work import Aborted, Answer
-from fedsm.data.cases import SiteCases
+from fedsm.data.cases import ALL, SiteCases
+from fedsm.data.split import PARTS
 from fedsm.errors import UserError
 from fedsm.evaluation.candidates import Candidates
 from fedsm.evaluation.image_scores import score_images
 from fedsm.evaluation.metrics import check_metrics
 from fedsm.evaluation.site_report import draw, report_of
+from fedsm.limits import is_number, shown
 from fedsm.settings import JobSettings
 from fedsm.task_names import SCORE
 from fedsm.tracks.base import Tensors
@@ -26,11 +28,12 @@ class SiteScorer:
         settings: the settings that the super model was trained with.
         site: the site's own settings.
         name: the site's name.
+        sites: the sites of the super model, in index order.
     """
 
-    def __init__(self, settings: JobSettings, site: SiteSettings, name: str):
+    def __init__(self, settings: JobSettings, site: SiteSettings, name: str, sites: list[str]):
         torch.set_num_threads(site.threads)
-        self._settings, self._site, self._name = settings, site, name
+        self._settings, self._site, self._name, self._sites = settings, site, name, sites
 
     def do(self, task: str, meta: dict, payload: dict[str, Tensors], aborted: Callable[[], bool]) -> Answer:
         """Scores every network of `payload` on the part that `meta` names, as `SiteTrainer.do` does its tasks.
@@ -42,15 +45,23 @@ class SiteScorer:
         if task != SCORE:
             raise UserError(f"unknown task {task!r}: server and site run different versions of fedsm")
         check_metrics()
-        site, model = self._site, meta["super_model"]
-        cases = SiteCases(site.data, self._name, self._settings, meta["part"], site.state_dir, site.rules)
+        site, gamma = self._site, meta["super_model"]["gamma"]
+        if gamma is not None and not is_number(gamma, 0, 1):
+            raise UserError(f"the server's task: gamma {shown(gamma)} is not in [0, 1]", public="refused: no gamma")
+        if meta["part"] not in (*PARTS, ALL):
+            raise UserError(f"the server's task: no part {shown(meta['part'])}", public="refused: no such part")
+        # Of what the task says twice, what was checked: gammas of its own could tell of single images.
+        settings = self._settings
+        model = {"sites": self._sites, "labels": list(settings.task.labels), "gamma": gamma}
+        model["settings"] = {"gammas": list(settings.gammas)}
+        cases = SiteCases(site.data, self._name, settings, meta["part"], site.state_dir, site.rules)
 
         def look() -> None:
             if aborted():
                 raise Aborted
 
-        candidates = Candidates(self._settings, model["sites"], payload, site.device)
-        scores = score_images(candidates, cases, self._settings.batch_size, site.device, look)
+        candidates = Candidates(settings, self._sites, payload, site.device)
+        scores = score_images(candidates, cases, settings.batch_size, site.device, look)
         drawn = draw(model, self._name, scores, meta["seed"])
         report = report_of(model, self._name, scores, drawn, private=True)
         return Answer({}, {"round": meta["round"], "report": report}, [])

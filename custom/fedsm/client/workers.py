@@ -7,9 +7,13 @@ from pathlib import Path
 from fedsm.client.site_scorer import SiteScorer
 from fedsm.client.site_settings import Place, load_site_settings
 from fedsm.client.site_trainer import SiteTrainer
+from fedsm.errors import UserError
+from fedsm.limits import MOST_ROUND, is_whole, shown
 from fedsm.names import check_run_id, check_site_names
+from fedsm.nets import check_sizes
 from fedsm.settings import JobSettings
 from fedsm.task_names import SCORE
+from fedsm.tracks import check_options
 
 Worker = SiteTrainer | SiteScorer
 
@@ -18,13 +22,16 @@ def build_worker(place: Place, task: str, meta: dict) -> Worker:
     """The worker of a run at a site, from the site's own settings and what came with the first task.
 
     Raises:
-        UserError: the task names a run or sites that cannot be, or the site's own settings are wrong.
+        UserError: the task names a run or sites that cannot be, it asks for more than a site gives (`fedsm.limits`),
+            or the site's own settings are wrong.
     """
     run_id, sites = check_task(meta)
     site = load_site_settings(Path(place.local), Path(place.workspace), place.site, place.fair_share)
     settings = JobSettings.from_dict(meta["settings"])
+    check_options(settings)
+    check_sizes(settings, len(sites))
     if task == SCORE:
-        return SiteScorer(settings, site, place.site)
+        return SiteScorer(settings, site, place.site, sites)
     return SiteTrainer(settings, site, place.site, sites.index(place.site), sites, run_id)
 
 
@@ -35,4 +42,6 @@ def check_task(meta: dict) -> tuple[str, list[str]]:
         UserError: one is missing or cannot be.
     """
     where = "the server's task"
+    if not is_whole(meta.get("round"), 0, MOST_ROUND):
+        raise UserError(f"{where}: {shown(meta.get('round'))} is no round", public="refused: no round")
     return check_run_id(meta.get("run_id"), where), check_site_names(meta.get("sites"), where)

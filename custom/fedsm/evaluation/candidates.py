@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable
 
 import torch
 
+from fedsm.errors import UserError
 from fedsm.evaluation.dice import dice_per_image
+from fedsm.limits import shown
 from fedsm.nets import build_unet
 from fedsm.settings import JobSettings
 from fedsm.super_model.inference import GLOBAL, blend, mix, personal
@@ -24,6 +26,9 @@ class Candidates:
         tensors: model name (`global`, `personal.<site>`, `selector`) -> tensors.
         device: where to compute.
 
+    Raises:
+        UserError: a network that belongs to none of them; each would be one more question about the images.
+
     Attributes:
         nets: model name -> U-Net.
         order: the models as a selector numbers them: the global one, then each site's.
@@ -32,11 +37,15 @@ class Candidates:
     """
 
     def __init__(self, settings: JobSettings, sites: list[str], tensors: dict[str, Tensors], device: torch.device):
+        self.order = [GLOBAL, *map(personal, sites)]
+        if strange := sorted(set(tensors) - {*self.order, "selector"}):
+            raise UserError(
+                f"network {shown(strange[0])} is of no site of the super model", public="refused: a network"
+            )
         self.nets = {name: build_unet(settings.task) for name in tensors if name != "selector"}
         for name, net in self.nets.items():
             net.load_state_dict(tensors[name])
             net.to(device).eval()
-        self.order = [GLOBAL, *map(personal, sites)]
         self.selector = None
         if "selector" in tensors and not set(self.order) - set(self.nets):
             self.selector = build_inference_selector(settings, len(sites), tensors["selector"], device)

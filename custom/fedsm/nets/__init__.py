@@ -3,6 +3,7 @@
 import torch
 
 from fedsm.errors import UserError
+from fedsm.limits import MOST_PARAMETERS
 from fedsm.nets.unet import build_unet
 from fedsm.nets.vgg import VGG11, build_selector
 from fedsm.settings import JobSettings
@@ -13,6 +14,28 @@ def count_parameters(net: torch.nn.Module) -> int:
     return sum(p.numel() for p in net.parameters())
 
 
+def check_sizes(settings: JobSettings, n_sites: int) -> None:
+    """Refuses networks that are too large for a site, before any of their weights is made.
+
+    Raises:
+        UserError: naming the network; or settings of which none can be built.
+    """
+    builders = {"U-Net": lambda: build_unet(settings.task), "selector": lambda: build_selector(settings.task, n_sites)}
+    for name, build in builders.items():
+        try:
+            with torch.device("meta"):  # no weights
+                count = count_parameters(build())
+        except UserError:
+            raise
+        except Exception as e:  # as below
+            reason = str(e).splitlines()[0] if str(e) else type(e).__name__
+            message = f"task {settings.task.name!r}: no network of these settings: {reason} ({name})"
+            raise UserError(message, public=message) from e
+        if count > MOST_PARAMETERS:
+            message = f"a {name} of {count} parameters, the limit is {MOST_PARAMETERS}"
+            raise UserError(message, public=message)
+
+
 @torch.no_grad()
 def try_networks(settings: JobSettings, n_sites: int) -> None:
     """Builds the networks and sends one image through them, before anything costs time.
@@ -20,6 +43,7 @@ def try_networks(settings: JobSettings, n_sites: int) -> None:
     Raises:
         UserError: settings that do not make a network, or one that does not fit the image size.
     """
+    check_sizes(settings, n_sites)
     image = torch.zeros(1, settings.task.channels, settings.size, settings.size)
     try:
         shape = build_unet(settings.task)(image).shape
@@ -38,4 +62,4 @@ def try_networks(settings: JobSettings, n_sites: int) -> None:
         )
 
 
-__all__ = ["VGG11", "build_selector", "build_unet", "count_parameters", "try_networks"]
+__all__ = ["VGG11", "build_selector", "build_unet", "check_sizes", "count_parameters", "try_networks"]

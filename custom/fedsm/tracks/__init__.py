@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from fedsm.errors import UserError
+from fedsm.limits import MOST_STEPS
 from fedsm.settings import JobSettings
 from fedsm.tracks.apfl import APFLClient
 from fedsm.tracks.base import THRESHOLD, ClientTrack, ServerTrack, Tensors
@@ -96,7 +97,7 @@ KINDS = {
         options={
             "variant": Choice("fo", ("fo", "hf")),
             "inner_lr": Number(1, least=0),
-            "adapt_steps": Number(1, least=1, whole=True),
+            "adapt_steps": Number(1, least=1, most=MOST_STEPS, whole=True),
         },
     ),
     "pfedme": Kind(
@@ -105,7 +106,7 @@ KINDS = {
         personal=True,
         options={
             "prox": Number(0.015, least=1e-6),
-            "inner_steps": Number(5, least=1, whole=True),
+            "inner_steps": Number(5, least=1, most=MOST_STEPS, whole=True),
             "inner_lr": Number(10, least=1e-6),
             "outer_lr": Number(60, least=0),
             "beta": Number(1, least=0),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import Any
 
 from fedsm.errors import UserError
+from fedsm.limits import shown
 
 
 @dataclass(frozen=True)
@@ -21,11 +23,11 @@ class Number:
     def problem(self, value: Any) -> str | None:
         """What is wrong with a value, or None."""
         kinds = int if self.whole else (int, float)
-        fits = isinstance(value, kinds) and not isinstance(value, bool) and self.least <= value <= self.most
-        if fits and math.isfinite(value):
+        finite = isinstance(value, kinds) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+        if finite and self.least <= value <= self.most:
             return None
         limit = f"at least {self.least:g}" if self.most == math.inf else f"in [{self.least:g}, {self.most:g}]"
-        return f"must be a {'whole ' if self.whole else ''}number {limit}, got {value!r}"
+        return f"must be a {'whole ' if self.whole else ''}number {limit}, got {shown(value)}"
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Choice:
 
     def problem(self, value: Any) -> str | None:
         """What is wrong with a value, or None."""
-        return None if value in self.words else f"must be one of {', '.join(self.words)}, got {value!r}"
+        return None if value in self.words else f"must be one of {', '.join(self.words)}, got {shown(value)}"
 
 
 def _word(value: Any) -> Any:
