@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -11,9 +10,10 @@ from pathlib import Path
 
 from app_fedsm import session as sessions
 from app_fedsm.following import PATIENCE, POLL_SECONDS, RUNNING, WAITING, events_of, follow, refusals
-from app_fedsm.run_folder import EARLIER, LOG, PROGRESS, RESULTS, RUN, collect
+from app_fedsm.run_folder import EARLIER, LOG, PROGRESS, RESULTS, RUN, check_links, collect
 from fedsm.errors import UserError
 from fedsm.names import check_job_id, check_site_names
+from fedsm.plain_json import parse_json, read_json, reading
 from fedsm.server.checkpoint import write_json
 from fedsm.settings import JobSettings
 
@@ -108,6 +108,7 @@ def resume(
     Raises:
         UserError: there is nothing to resume, or too few sites are there.
     """
+    check_links(out)
     job = load_job(out)
     kit, old = Path(job["kit"]), job["job_id"]
     if (out / RESULTS).is_file() and rounds is None and from_round is None:
@@ -153,7 +154,7 @@ def load_job(out: Path) -> dict:
         UserError: nothing, or ids and names that cannot be.
     """
     try:
-        run = json.loads((out / RUN).read_text())
+        run = read_json(out / RUN)
         job = {key: run[key] for key in _NOTED}
         ids = [job["job_id"], *job["earlier"]]
     except (OSError, ValueError, KeyError, TypeError) as e:
@@ -171,6 +172,7 @@ def finish(out: Path) -> dict:
         JobFailed: it ended without results.
         UserError: the server cannot be reached.
     """
+    check_links(out)
     job = load_job(out)
     kit, rounds = Path(job["kit"]), job["settings"]["rounds"]
     meta, failure = follow(kit, job["job_id"], rounds, "round")
@@ -178,7 +180,7 @@ def finish(out: Path) -> dict:
         if workspace:
             collect(workspace, out)
     if (out / RESULTS).is_file():
-        return json.loads((out / RESULTS).read_text())
+        return read_json(out / RESULTS)
     raise JobFailed(failure or reason_of(out / PROGRESS, out / LOG, meta))
 
 
@@ -210,7 +212,8 @@ def download(kit: Path, job_id: str, log: Path) -> Iterator[Path | None]:
 def reason_of(progress: Path, log: Path, meta: dict) -> str:
     """Why a job ended without results: what it said itself, else which site refused it, else FLARE's status."""
     lines = progress.read_text().splitlines() if progress.is_file() else []
-    told = [event["reason"] for event in map(json.loads, lines) if event["event"] == "failed"]
+    with reading(progress, "ask the server's operator for its log"):
+        told = [event["reason"] for event in map(parse_json, lines) if event["event"] == "failed"]
     if told:
         return told[-1]
     status = str(meta.get("status"))

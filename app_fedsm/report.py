@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedsm.errors import UserError
+from fedsm.plain_json import reading
 from fedsm.private_files import new_file
 from fedsm.text import printable
 
@@ -82,7 +83,10 @@ def _report(args: argparse.Namespace) -> int:
     pictures = args.out.with_name(f"{args.out.stem}_figures")
     studies = {run.name: _study(run, args.quick) for run in runs}
     plates = Plates(pictures)
-    new_file(args.out).write_text(Report(runs, studies, plates).html(), encoding="utf-8")
+    files = ", ".join(str(run.folder / "results.json") for run in runs)
+    with reading(f"{files} or evaluation.json beside it", "copy the run again, or leave it out"):
+        page = Report(runs, studies, plates).html()
+    new_file(args.out).write_text(page, encoding="utf-8")
     print(f"report: {args.out}\nfigures: {pictures} ({len(plates.names)} PNG files)")
     return 0
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import shutil
 import time
@@ -16,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedsm.errors import UserError
+from fedsm.names import refuse_links
+from fedsm.plain_json import parse_json, read_json, reading
 from fedsm.private_files import close_to_others
 from fedsm.server.checkpoint import FOLDER, Checkpoints
 from fedsm.server.record import AcceptedLog
@@ -33,6 +34,9 @@ _PRODUCTS = (
     RESULTS,
 )  # results last: they say all is there
 EARLIER = "results.earlier.json"
+_LINKLESS = (
+    ".lock", RUN, LOG, EARLIER, "job", "site_state", "download", *_PRODUCTS, *(f"{name}.earlier" for name in _PRODUCTS),
+)  # fmt: skip
 _OWN = (*_PRODUCTS, f"{FOLDER}.earlier", EARLIER, RUN, LOG, "job", "workspace", "site_state", "cache")
 
 
@@ -50,7 +54,7 @@ def alone(folder: Path, what: str, patience: float = 0) -> Iterator[None]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + patience
-    with (folder / ".lock").open("w") as file:
+    with os.fdopen(os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -80,6 +84,7 @@ def prepare_folder(out: Path, resume: bool, force: bool, from_round: int | None 
     if resume:
         if not (out / RUN).is_file():
             raise UserError(f"{out} holds no run to resume; leave out --resume to start one")
+        check_links(out)
         collect(server_folder(out), out)
         if not (out / FOLDER).is_dir():
             raise UserError(f"{out} holds no checkpoint yet; start again with --force")
@@ -96,10 +101,24 @@ def prepare_folder(out: Path, resume: bool, force: bool, from_round: int | None 
     out.mkdir(parents=True, exist_ok=True)
 
 
+def check_links(out: Path) -> None:
+    """Refuses a run's folder with symbolic links, as somebody may have packed it: we would write where they lead.
+
+    Raises:
+        UserError: naming the link.
+    """
+    refuse_links(out, _LINKLESS)
+    place = server_folder(out)
+    for folder in (out / "workspace", place.parent, place):
+        if folder.is_symlink():
+            refuse_links(folder.parent, [folder.name])
+    refuse_links(place, _PRODUCTS)
+
+
 def load_run(out: Path) -> dict:
     """What an earlier `fedsm run` wrote about itself: `data`, `settings`, `threads`, `cache` (None: an older one)."""
     try:
-        run = json.loads((out / RUN).read_text())
+        run = read_json(out / RUN)
         if "job_id" in run:
             raise UserError(f"{out} is the run of a federation: `fedsm resume {out}` goes on with it")
         return {key: run[key] for key in ("data", "settings", "threads")} | {"cache": run.get("cache")}
@@ -121,7 +140,7 @@ def is_federation(out: Path) -> bool:
         UserError: it holds no run.
     """
     try:
-        return "job_id" in json.loads((out / RUN).read_text())
+        return "job_id" in read_json(out / RUN)
     except (OSError, ValueError, TypeError) as e:
         raise UserError(f"{out} holds no run ({RUN} cannot be read)") from e
 
@@ -140,7 +159,8 @@ def events_of(out: Path) -> list[dict]:
         lines = newest.read_text().splitlines() if newest else []
     except FileNotFoundError:  # `collect` moved it just now
         return []
-    return [json.loads(line) for line in lines if line.endswith("}")]  # a killed run may leave half a line
+    with reading(newest, "the run itself may be sound: `fedsm report` and `fedsm resume` do not need it"):
+        return [parse_json(line) for line in lines if line.endswith("}")]  # a killed run may leave half a line
 
 
 def last_checkpoint(out: Path) -> str:

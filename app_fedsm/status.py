@@ -5,8 +5,9 @@ from __future__ import annotations
 import statistics
 from pathlib import Path
 
-from app_fedsm.run_folder import RESULTS, events_of, is_federation
+from app_fedsm.run_folder import PROGRESS, RESULTS, events_of, is_federation
 from fedsm.errors import UserError
+from fedsm.plain_json import reading
 
 _LAST = 5  # rounds whose median says how long the next will take
 
@@ -64,7 +65,8 @@ def of_run(out: Path) -> str:
     if is_federation(out) and not (out / RESULTS).is_file():
         job = remote.load_job(out)
         return of_job(Path(job["kit"]), job["job_id"])
-    return summary(events_of(out))
+    with reading(out / PROGRESS, "the run itself may be sound: `fedsm report` and `fedsm resume` do not need it"):
+        return summary(events_of(out))
 
 
 def of_job(kit: Path, job_id: str) -> str:

@@ -6,6 +6,7 @@ symbolic link still could: `below` resolves a path and refuses one that is not b
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -104,6 +105,26 @@ def below(root: Path, path: Path) -> Path:
     if top not in resolved.parents:
         raise UserError(f"{path} leads out of {root}: remove the link", public="a path leads out of its folder")
     return resolved
+
+
+def refuse_links(folder: Path, names: Iterable[str]) -> None:
+    """Refuses symbolic links in a folder that somebody else may have packed: what we write would go where they lead.
+
+    Args:
+        folder: the folder, which may be reached by a link itself.
+        names: which of its entries are looked at, with all that is in them; those that are not there are left out.
+
+    Raises:
+        UserError: naming the first link.
+    """
+    for name in names:
+        top = folder / name
+        found = [top, *(Path(root, n) for root, folders, files in os.walk(top) for n in (*folders, *files))]
+        if link := next((path for path in found if path.is_symlink()), None):
+            raise UserError(
+                f"{link} is a link, and what is written to it would leave {folder}: put there what it leads to",
+                public="a folder holds a link",
+            )
 
 
 def _matching(pattern: re.Pattern, value: object, where: str, what: str) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedsm.errors import UserError
 from fedsm.names import check_run_id, check_site_names
+from fedsm.plain_json import read_json
 from fedsm.settings import JobSettings
 from fedsm.text import printable
 
@@ -96,7 +96,7 @@ def _read(path: Path) -> dict:
             return [shown(item) for item in value]
         return printable(value) if isinstance(value, str) else value
 
-    return shown(json.loads(path.read_text()))
+    return shown(read_json(path))
 
 
 def _open(folder: Path, name: str, data: Path | None) -> Run:
@@ -112,7 +112,7 @@ def _open(folder: Path, name: str, data: Path | None) -> Run:
         check_run_id(results["run_id"], str(folder / "results.json"))
     if data is None:
         try:
-            data = Path(json.loads((folder / "run.json").read_text())["data"])
+            data = Path(read_json(folder / "run.json")["data"])
         except (OSError, ValueError, KeyError, TypeError):
             data = None
     return Run(printable(name), folder, results, data if data and data.is_dir() else None)

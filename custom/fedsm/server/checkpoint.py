@@ -23,6 +23,7 @@ from safetensors.torch import load_file, save_file
 
 from fedsm.errors import UserError
 from fedsm.names import below
+from fedsm.plain_json import read_json
 from fedsm.rounds import rounds_to_keep
 from fedsm.server.checkpoint_check import check_state
 from fedsm.tracks.base import Tensors
@@ -107,7 +108,7 @@ class Checkpoints:
             kept = ", ".join(str(n) for n in self.rounds())
             raise UserError(f"there is no checkpoint of round {number} in {self.folder}; it holds rounds {kept}")
         try:
-            state = json.loads(path.read_text())
+            state = read_json(path)
         except (OSError, ValueError) as e:
             raise UserError(f"checkpoint {path} cannot be read: {e}; remove it to go on from the one before") from e
         return check_state(state, path)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedsm.errors import UserError
-from fedsm.names import below, check_site_name
+from fedsm.names import below, check_site_name, refuse_links
+from fedsm.plain_json import reading
 from fedsm.private_files import close_to_others
 from fedsm.server.checkpoint import FOLDER, Checkpoints
 from fedsm.server.record import RunRecord
@@ -23,6 +24,7 @@ from fedsm.tracks import check_tracks, server_tracks
 from fedsm.tracks.base import Tensors
 
 SUPER_MODEL = "super_model"
+_REST = ("run.json", "accepted.jsonl", "progress.jsonl", "results.json")
 
 
 @dataclass
@@ -57,13 +59,17 @@ class Forgetting:
 
     def __init__(self, run: Path, site: str):
         self._run, self._site = run, check_site_name(site, f"forgetting in {run}")
+        names = [f"{name}{end}" for name in (FOLDER, SUPER_MODEL) for end in ("", ".new", ".new.partial", ".earlier")]
+        refuse_links(run, [*names, "site_state", *_REST])
         _restore(run)
         self._source = Checkpoints(run / FOLDER)
         self._state = self._source.load()
         if self._state is None:
             raise UserError(f"{run} holds no checkpoint: is it the folder of a run?")
-        self._job = JobSettings.from_dict(self._state["settings"])
-        sites = self._state["record"]["sites"]
+        with reading(f"the checkpoint in {run / FOLDER}", "copy the run again"):
+            self._job = JobSettings.from_dict(self._state["settings"])
+            self._record = RunRecord(**self._state["record"], best=self._state["best"])
+            sites, _ = self._record.sites, self._record.images.pop(site, None)
         if site not in sites:
             raise UserError(f"site {site!r} is not part of the run in {run}; its sites: {', '.join(sites)}")
         rest = [s for s in sites if s != site]
@@ -101,11 +107,10 @@ class Forgetting:
     def _write_checkpoint(self, folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         target = Checkpoints(folder)
-        record = RunRecord(**self._state["record"], best=self._state["best"])
+        record = self._record
         gone = personal(self._site)
         record.best = {model: entry for model, entry in record.best.items() if model != gone}
         record.sites = self.plan.sites
-        record.images.pop(self._site, None)
         record.forgotten = [*record.forgotten, self._site]
         plain = record.to_dict()
         best = plain.pop("best")
@@ -152,7 +157,7 @@ def copy_rest(run: Path, out: Path, site: str) -> None:
     if out.exists() and any(out.iterdir()):
         raise UserError(f"{out} is not empty; choose another folder")
     out.mkdir(parents=True, exist_ok=True)
-    for name in ("run.json", "accepted.jsonl", "progress.jsonl", "results.json"):
+    for name in _REST:
         if (run / name).is_file():
             shutil.copyfile(run / name, out / name)
     if (run / "site_state").is_dir():

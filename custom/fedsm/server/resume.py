@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fedsm.data.site_folder import natural_key
 from fedsm.errors import UserError
+from fedsm.plain_json import reading
 from fedsm.server.checkpoint import Checkpoints, named
 from fedsm.server.record import RunRecord
 from fedsm.settings import JobSettings
@@ -44,7 +45,9 @@ def resume(
     state = other.load(number)
     if state is None:
         raise UserError(f"no checkpoint in {source}; nothing to resume from")
-    record = RunRecord(**state["record"], best=state["best"])
+    with reading(f"the checkpoint in {source}", "resume from another run"):
+        record = RunRecord(**state["record"], best=state["best"])
+        state["settings"]["rounds"]
     if not set(record.sites) & set(here):
         raise UserError(
             f"the checkpoint in {source} is of the sites {', '.join(record.sites)}; this job has {', '.join(here)}"

@@ -21,7 +21,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from fedsm.errors import UserError
+from fedsm.limits import is_number, shown
 from fedsm.names import below, check_plain_names, check_run_id, check_site_names
+from fedsm.plain_json import read_json
 from fedsm.settings import JobSettings
 from fedsm.super_model.card import CARD, render_card
 from fedsm.tracks.base import Tensors
@@ -75,7 +77,7 @@ def load_super_model(folder: Path) -> SuperModelFiles:
         UserError: something is missing, damaged or not ours.
     """
     try:
-        manifest = json.loads((folder / MANIFEST).read_text())
+        manifest = read_json(folder / MANIFEST)
     except (OSError, ValueError) as e:
         raise UserError(f"{folder / MANIFEST} cannot be read: {_short(e)}; is {folder} a super model?") from e
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
@@ -107,6 +109,9 @@ def _check_names(manifest: dict, listed: dict[str, tuple[str, str]], folder: Pat
     check_site_names(manifest.get("forgotten", []), where)
     if manifest.get("run_id") is not None:
         check_run_id(manifest["run_id"], where)
+    for key in ("gamma", "blend_gamma"):
+        if manifest.get(key) is not None and not is_number(manifest[key], 0, 1):
+            raise UserError(f"{where}: {key} must be in [0, 1], got {shown(manifest[key])}; copy the super model again")
 
 
 def _load_network(path: Path, sha256: str) -> Tensors:

@@ -8,7 +8,9 @@ prediction.mask, prediction.model, prediction.confidence
 
 from __future__ import annotations
 
+import contextlib
 import copy
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
@@ -20,13 +22,14 @@ from fedsm.data.dataset import to_pixels
 from fedsm.data.intensity import IntensityError
 from fedsm.data.site_folder import match_channels, read_image
 from fedsm.errors import UserError
-from fedsm.nets import build_unet
+from fedsm.nets import build_unet, check_sizes
 from fedsm.settings import JobSettings
 from fedsm.super_model.artefact import load_super_model
 from fedsm.super_model.inference import GLOBAL, personal
 from fedsm.super_model.labels import compose, mask_table
 from fedsm.super_model.prediction import BatchPrediction, Prediction, join, labels_at
 from fedsm.super_model.selection import Selection, choose, weights_of
+from fedsm.text import one_line
 from fedsm.tracks import build_inference_selector, selection_rule
 from fedsm.tracks.base import THRESHOLD, Tensors
 
@@ -55,6 +58,7 @@ class SuperModel:
         self.rule = selection_rule(settings) if SELECTOR in networks else None
         self._networks = networks
         self._nets: dict[str, nn.Module] = {}
+        check_sizes(settings, len(self.sites))
         self._table = mask_table(settings.task)
         missing = [name for name in self.models if name not in networks]
         if missing and (self.rule or not self.available):
@@ -85,8 +89,9 @@ class SuperModel:
     def net(self, name: str) -> nn.Module:
         """A model's U-Net, made when it is first asked for; it holds the file's own tensors, no copies."""
         if name not in self._nets:
-            net = copy.deepcopy(self._skeleton)
-            net.load_state_dict(self._networks[name], assign=True)
+            with self._fitting(name):
+                net = copy.deepcopy(self._skeleton)
+                net.load_state_dict(self._networks[name], assign=True)
             self._nets[name] = net.to(self.device).eval().requires_grad_(False)
         return self._nets[name]
 
@@ -105,7 +110,23 @@ class SuperModel:
         """What judges images, or None; see `build_inference_selector`."""
         if self.rule is None:
             return None
-        return build_inference_selector(self.settings, len(self.sites), self._networks[SELECTOR], self.device)
+        with self._fitting(SELECTOR):
+            return build_inference_selector(self.settings, len(self.sites), self._networks[SELECTOR], self.device)
+
+    @contextlib.contextmanager
+    def _fitting(self, name: str) -> Iterator[None]:
+        """While a network is built of its weights: torch has many ways to say that they do not fit the settings.
+
+        Raises:
+            UserError: they do not.
+        """
+        try:
+            yield
+        except UserError:
+            raise
+        except Exception as e:
+            reason = one_line((str(e).splitlines() or [type(e).__name__])[0], 120)
+            raise UserError(f"network {name!r} of the super model does not fit its settings ({reason})") from e
 
     @torch.no_grad()
     def select(self, images: torch.Tensor, gamma: float | None = None) -> Selection:
