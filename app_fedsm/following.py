@@ -55,8 +55,8 @@ class _Pulse:
         if sessions.runs(session, self._job_id):
             self._stopped = None
             return
-        self._stopped = self._stopped or time.time()
-        if time.time() - self._stopped > (PATIENCE / 4 if self.server_was_away else 3 * PATIENCE):
+        self._stopped = self._stopped or time.monotonic()
+        if time.monotonic() - self._stopped > (PATIENCE / 4 if self.server_was_away else 3 * PATIENCE):
             raise JobLost(
                 f"the server does not run job {self._job_id} any more, though FLARE lists it as running: it was lost"
                 " when the server was started again; `fedsm resume RUN` goes on from its last checkpoint"
@@ -96,9 +96,9 @@ def follow(kit: Path, job_id: str, steps: int, unit: str) -> tuple[dict, str | N
                 raise
             except (UserError, ConnectionError) as e:
                 pulse.server_was_away = True
-                silent_since = silent_since or time.time()
+                silent_since = silent_since or time.monotonic()
                 bar.set_description("no server")
-                if time.time() - silent_since > PATIENCE:
+                if time.monotonic() - silent_since > PATIENCE:
                     raise UserError(f"{e} (job {job_id} may still run: `fedsm fetch` goes on)") from e
                 time.sleep(POLL_SECONDS)
 

@@ -120,14 +120,14 @@ class Poc:
         """
         options = ["-gpu", *map(str, gpus)] if gpus else []
         self._nvflare("start", "--no-wait", *options)
-        wanted, deadline = self.note["sites"], time.time() + _START_SECONDS
+        wanted, deadline = self.note["sites"], time.monotonic() + _START_SECONDS
         with tqdm(total=len(wanted), unit="site", desc="connecting") as bar:
             while True:
                 here = [site for site in self.connected() if site in wanted]
                 bar.update(len(here) - bar.n)
                 if len(here) == len(wanted):
                     return
-                if time.time() > deadline:
+                if time.monotonic() > deadline:
                     late = next(site for site in wanted if site not in here)
                     raise UserError(
                         f"{len(here)} of {len(wanted)} sites connected in {_START_SECONDS} s; {late} says why in"
@@ -147,8 +147,8 @@ class Poc:
             self._nvflare("stop", "--no-wait")
         for kit in self.kits.glob("*"):
             (kit / "shutdown.fl").touch() if (kit / "daemon_pid.fl").is_file() else None
-        deadline = time.time() + _STOP_SECONDS
-        while (left := self.processes()) and time.time() < deadline:
+        deadline = time.monotonic() + _STOP_SECONDS
+        while (left := self.processes()) and time.monotonic() < deadline:
             time.sleep(0.5)
         for process in left:
             with contextlib.suppress(psutil.NoSuchProcess):

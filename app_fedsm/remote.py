@@ -140,9 +140,9 @@ def resume(
 def _stop(session, job_id: str) -> None:
     """Aborts a job and waits until FLARE has put it away."""
     session.abort_job(job_id)
-    deadline = time.time() + PATIENCE
+    deadline = time.monotonic() + PATIENCE
     while session.get_job_meta(job_id)["status"] in (*WAITING, RUNNING):
-        if time.time() > deadline:
+        if time.monotonic() > deadline:
             raise UserError(f"job {job_id} does not stop; try again, or ask the server's operator")
         time.sleep(POLL_SECONDS)
 

@@ -46,7 +46,7 @@ class FedSMExecutor(Executor):
             self._close()
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
-        started = time.time()
+        started = time.monotonic()
         try:
             gc.collect()  # FLARE leaves the last task's messages in cycles, each with its payload
             meta, payload = exchange.unpack(shareable)
@@ -63,7 +63,7 @@ class FedSMExecutor(Executor):
             reply = make_reply(ReturnCode.EXECUTION_EXCEPTION)
             reply.set_header(exchange.ERROR_HEADER, failure.public)
             return reply
-        self.log_info(fl_ctx, f"fedsm task={task_name} round={meta['round']} seconds={time.time() - started:.1f}")
+        self.log_info(fl_ctx, f"fedsm task={task_name} round={meta['round']} seconds={time.monotonic() - started:.1f}")
         kinds = {n: DataKind.STATISTICS if n in answer.sums else DataKind.WEIGHT_DIFF for n in answer.tracks}
         return exchange.pack(answer.tracks, answer.meta, kinds)
 

@@ -7,18 +7,23 @@ from an earlier checkpoint finds the moments that belong to it.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from fedsm.errors import UserError
 from fedsm.names import below, check_run_id
 from fedsm.rounds import rounds_to_keep
+from fedsm.text import one_line
 from fedsm.tracks.base import Tensors
 
 _KEEP = 2
+_NAME = re.compile(r"round_(\d+)\.safetensors")
 
 
 class LocalState:
@@ -36,7 +41,8 @@ class LocalState:
         self._folder = below(folder, folder / check_run_id(run_id, "the server's task"))
 
     def _files(self) -> dict[int, Path]:
-        return {int(p.stem.removeprefix("round_")): p for p in self._folder.glob("round_*.safetensors")}
+        found = {_NAME.fullmatch(path.name): path for path in self._folder.glob("round_*.safetensors")}
+        return {int(name[1]): path for name, path in found.items() if name}  # not a person's copies
 
     def load(self, before: int) -> tuple[int, dict[str, Tensors]]:
         """The newest state of a round before `before`.
@@ -59,10 +65,30 @@ class LocalState:
         return 0, {}
 
     def save(self, number: int, state: dict[str, Tensors]) -> None:
-        """Writes the state after a round, whole or not at all; drops older rounds, and rounds after a rollback."""
+        """Writes the state after a round, whole or not at all; drops older rounds, and rounds after a rollback.
+
+        Raises:
+            UserError: the disk is full or read-only. What was there is as it was.
+        """
+        try:
+            self._save(number, state)
+        except (OSError, SafetensorError) as e:
+            with contextlib.suppress(OSError):
+                self._path(number).with_suffix(".partial").unlink(missing_ok=True)  # half a file is in the way
+            message = "the site cannot write its state: its disk is full or read-only"
+            raise UserError(
+                f"{self._path(number)} cannot be written ({one_line(e)}): make room, or set another state_dir in"
+                " fedsm_site.yaml; the round is lost, the state of the one before is kept",
+                public=message,
+            ) from e
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"round_{number:06d}.safetensors"
+
+    def _save(self, number: int, state: dict[str, Tensors]) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         flat = {f"{t}/{k}": v.contiguous() for t, tensors in state.items() for k, v in tensors.items()}
-        final = self._folder / f"round_{number:06d}.safetensors"
+        final = self._path(number)
         partial = final.with_suffix(".partial")
         save_file(flat or {"empty/empty": torch.zeros(0)}, partial)
         os.replace(partial, final)

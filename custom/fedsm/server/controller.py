@@ -75,7 +75,7 @@ class FedSMController(Controller):
         exchange.enable_tensors()
         take_fatal_codes_as_failures()
         intake.survive_undecodable()
-        self._started = time.time()
+        self._started = time.monotonic()
         self._noting = threading.Lock()
         workspace, job_id = fl_ctx.get_engine().get_workspace(), fl_ctx.get_job_id()
         self._root, self._folder = Path(workspace.get_root_dir()), Path(workspace.get_run_dir(job_id))
@@ -217,7 +217,7 @@ class FedSMController(Controller):
         for name in names:
             self._tracks[name].open(self._candidates)
 
-        started = time.time()
+        started = time.monotonic()
         question = Question(
             f"round {number}", exchange.TRAIN, number, self._registered(), self._job.min_sites, names,
             payload=lambda site: {name: self._tracks[name].payload(site) for name in names},
@@ -231,7 +231,7 @@ class FedSMController(Controller):
         self._round = number
         others = {s: self._unregistered.get(s, "not registered") if s in self._here else "absent" for s in self._sites}
         missing = {s: r for s, r in (others | answers.missing).items() if s not in answers.accepted}
-        row = self._record.add_round(number, answers.accepted, missing, time.time() - started, answers.attempts)
+        row = self._record.add_round(number, answers.accepted, missing, time.monotonic() - started, answers.attempts)
         self._record.add_bytes(answers.down, self._aggregator.up_bytes)
         shares = self._aggregator.shares()
         self._accepted_log.add(number, {site: shares[site] for site in answers.accepted}, self._aggregator.norms)
