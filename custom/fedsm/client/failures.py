@@ -16,6 +16,12 @@ _WORDS = (
     "bad allocation", "bad_alloc", "memoryerror",
 )  # fmt: skip
 
+_FULL, _CLOSED = "the site's disk is full: it must make room", "the site may not use a file or folder of its own"
+_DISK = {
+    errno.ENOSPC: _FULL, errno.EDQUOT: _FULL, errno.EROFS: "a disk of the site is read-only: it needs another",
+    errno.EACCES: _CLOSED, errno.EPERM: _CLOSED,
+}  # fmt: skip
+
 
 def explain(error: Exception) -> UserError:
     """The same failure as an error with a public form; call it where the exception was caught."""
@@ -23,6 +29,10 @@ def explain(error: Exception) -> UserError:
         return error
     if is_out_of_memory(error):
         return UserError(f"{OUT_OF_MEMORY} ({type(error).__name__}: {' '.join(str(error).split())})", OUT_OF_MEMORY)
+    if isinstance(error, OSError) and error.errno in _DISK:
+        where = f"{error.filename}: " if error.filename else ""
+        reason = _DISK[error.errno]
+        return UserError(f"{where}{error.strerror}: {reason} (state_dir and cache_dir are in fedsm_site.yaml)", reason)
     return UserError(traceback.format_exc(), public=type(error).__name__)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import nibabel
 import numpy as np
 import PIL
+import psutil
 import torch
 from torch.nn import functional
 from tqdm import tqdm
@@ -176,13 +177,31 @@ def _open_entry(pairs: list[Pair], site: str, settings: JobSettings, cache: Site
             "site %r: decoded images take %.3g GB, and cache_budget (%.3g GB) has no room for them, so they are decoded"
             " to memory at every start; raise it in fedsm_site.yaml", site, e.need / 1e9, cache.budget / 1e9,
         )  # fmt: skip
+        _check_memory(need, site)
         return None
     except OSError as e:
         log.warning(
             "site %r: the cache %s cannot be used (%s), so all images are decoded to memory at every start;"
             " make room there or set another cache_dir in fedsm_site.yaml", site, cache.folder, e.strerror or e,
         )  # fmt: skip
+        _check_memory(need, site)
         return None
+
+
+def _check_memory(need: int, site: str) -> None:
+    """Refuses to decode more to memory than the machine has left: the size is the job's, and others work here too.
+
+    Raises:
+        UserError: with the remedy.
+    """
+    free = psutil.virtual_memory().available
+    if need > free:
+        message = "the site's images at the job's size fit neither into its cache nor into its memory"
+        raise UserError(
+            f"site {site!r}: {message} ({need / 1e9:.3g} GB of {free / 1e9:.3g}): raise cache_budget in"
+            " fedsm_site.yaml, or ask for a smaller size",
+            public=f"{message}: a smaller size may help",
+        )
 
 
 def _decode(pairs: list[Pair], site: str, settings: JobSettings, workers: int) -> Iterator[tuple]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -187,5 +188,9 @@ class Progress:
             f.write(json.dumps({"event": event, "time": time.time()} | values) + "\n")
 
     def events(self) -> list[dict]:
-        """All that was told so far."""
-        return [json.loads(line) for line in self._path.read_text().splitlines()] if self._path.is_file() else []
+        """All that was told so far; not a line that is being written, or that a full disk cut short."""
+        told = []
+        for line in self._path.read_text().splitlines() if self._path.is_file() else []:
+            with contextlib.suppress(ValueError):
+                told.append(json.loads(line))
+        return told
