@@ -122,7 +122,7 @@ def refuse_links(folder: Path, names: Iterable[str]) -> None:
         found = [top, *(Path(root, n) for root, folders, files in os.walk(top) for n in (*folders, *files))]
         if link := next((path for path in found if path.is_symlink()), None):
             raise UserError(
-                f"{link} is a link, and what is written to it would leave {folder}: put there what it leads to",
+                f"{link} is a link, which leads out of {folder}: put there what it leads to",
                 public="a folder holds a link",
             )
 
