@@ -80,3 +80,14 @@ def test_bad_checkpoints_are_one_line_errors(tmp_path):
     (tmp_path / "bad" / "round_000009.json").write_text(json.dumps({"round": 9})[:-3])
     with pytest.raises(UserError, match="cannot be read"):
         checkpoints.load()
+
+
+def test_an_older_one_that_cannot_be_read_does_not_end_the_run(tmp_path):
+    """Nothing is removed then: somebody may repair it."""
+    checkpoints = Checkpoints(tmp_path)
+    for number in (5, 6):
+        save(checkpoints, number)
+    (tmp_path / "round_000005.json").write_text("{")
+    save(checkpoints, 7)
+    assert checkpoints.load()["round"] == 7
+    assert (tmp_path / "weights" / Checkpoints.file_name(5, "global")).is_file()

@@ -208,8 +208,11 @@ class Checkpoints:
         self._clean(self._manifests())
 
     def _clean(self, manifests: list[Path]) -> None:
-        """Removes what these checkpoints do not name."""
-        needed = set().union(*(named(json.loads(p.read_text())) for p in manifests))
+        """Removes what these checkpoints do not name; nothing if one of them cannot be read."""
+        try:
+            needed = set().union(*(named(json.loads(p.read_text())) for p in manifests))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return  # somebody may repair it, and needs its weights then
         partial = self.folder.glob("*.partial")
         for path in [*partial, *(p for p in self._weights.glob("*") if p.name not in needed)]:
             path.unlink()
