@@ -1,7 +1,6 @@
 """Row 3: one user must not take another's models, nor delete or change their checkpoint."""
 
 import json
-import shutil
 
 import pytest
 
@@ -12,18 +11,6 @@ from tests.conftest import small_settings
 from tests.federation import results_of
 
 MORE = {"settings": small_settings(rounds=2), "resume_from": "job:job-1"}
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory, data_root):
-    folder = tmp_path_factory.mktemp("trained")
-    assert run_job(folder, data_root, "job-1", LEAD).panic is None
-    return folder
-
-
-@pytest.fixture
-def server(trained, tmp_path):
-    return shutil.copytree(trained, tmp_path / "copy")
 
 
 def test_the_owner_is_the_submitter_and_is_not_handed_out(trained):

@@ -13,19 +13,6 @@ from tests.attacks.jobs import FOLDER, LEAD, bytes_of, forge, kept, run_job
 from tests.conftest import small_settings
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory, data_root):
-    """A server that keeps the checkpoint of one job of the lead."""
-    folder = tmp_path_factory.mktemp("trained")
-    assert run_job(folder, data_root, "job-1", LEAD).panic is None
-    return folder
-
-
-@pytest.fixture
-def server(trained, tmp_path):
-    return shutil.copytree(trained, tmp_path / "copy")
-
-
 @pytest.fixture
 def victim(tmp_path):
     """A folder on the server's disk that is none of ours."""
