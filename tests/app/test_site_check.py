@@ -7,6 +7,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -301,14 +302,16 @@ def test_folders_of_another_user(kit):
 
 
 def test_a_job_too_large_for_the_machine(kit, capsys):
-    table = Table(capsys, kit, "--task", "retinal", "--size", "32", "--batch-size", "100000000")
+    wide = ["--set", "task.unet.channels=[2048,2048,2048]"]
+    table = Table(capsys, kit, "--task", "retinal", "--size", "128", "--batch-size", "4096", *wide)
     assert table.level("memory") == "FAIL" and "--batch-size" in table.says("memory")
 
 
-def test_disk(kit, tmp_path, capsys):
+def test_disk(kit, tmp_path, capsys, monkeypatch):
     write_settings(kit, f"data: {tmp_path / 'data'}\ncache_budget: 1000\n")
     assert "more than cache_budget" in Table(capsys, kit, *SMALL).says("disk")
-    table = Table(capsys, kit, "--task", "retinal", "--size", "1048576", "--set", "task.unet.channels=[4,8,16]")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=10**7))
+    table = Table(capsys, kit, "--task", "retinal", "--size", "1024", "--set", "task.unet.channels=[4,8,16]")
     assert table.level("disk") == "WARN" and "cache_dir" in table.says("disk")
 
 
