@@ -156,7 +156,7 @@ def test_server_holds_the_shared_model_and_the_delivered_ones():
     [
         ({"variant": "so"}, "variant must be one of fo, hf"),
         ({"inner_lr": -1}, "inner_lr must be a number at least 0, got -1"),
-        ({"adapt_steps": 0}, "adapt_steps must be a whole number at least 1, got 0"),
+        ({"adapt_steps": 0}, "adapt_steps must be a whole number in [1, 1000], got 0"),
         ({"adapt_steps": 1.5}, "adapt_steps must be a whole number"),
         ({"lam": 0.5}, "takes no option 'lam'; known: variant, inner_lr, adapt_steps"),
     ],

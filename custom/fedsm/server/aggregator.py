@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -270,7 +271,8 @@ class SoftPullAggregator(Aggregator):
             handed = self._task == exchange.VALIDATE and track.hands_over_networks
             for part, held in parts.items() if train or handed else ():
                 usual = self._guard.usual(self._measure(part), sum(t.numel() for t in held.values()))
-                if norms[part] <= self._guard.limit(usual) and norms[part] <= self._guard.absurd(usual):
+                limit = self._guard.limit(usual) if train else math.inf
+                if norms[part] <= min(limit, self._guard.absurd(usual)):
                     continue
                 reason = f"track {part!r}: norm {norms[part]:.3g} is far above the usual {usual:.3g}"
                 if train and self._guard.mode == "refuse" or norms[part] > self._guard.absurd(usual):

@@ -19,8 +19,9 @@ update of that round does either.
 nothing by going further. `refuse` leaves it out, `warn` merges it. An absurd update is refused in every mode, also
 `off`: no model survives it, and the round must not be closed with it.
 
-A network that a site hands over after the last round (`kept`) is judged by those of the others in the same way. It is
-never scaled, because it is the site's own: far is told of, absurd is refused.
+A network that a site hands over after the last round (`kept`) is judged by those of the others, and only an absurd one
+is refused: it is the site's own, and where the best round was an early one it has hardly moved, so that honest norms
+differ by far more than those of updates.
 
 A site with far more images takes more steps and moves further: a federation of very unequal sites may want a larger
 factor. The parts of an update whose norms differ in kind are judged apart (`ServerTrack.judged`: SCAFFOLD's weights and
