@@ -6,8 +6,8 @@ import sys
 
 from tqdm import tqdm
 
-from app_fedsm.config import available, build_settings, tracks_of
-from fedsm.settings import JobSettings
+from app_fedsm.config.build import available, build_settings, tracks_of
+from fedsm.core.settings import JobSettings
 
 PAPER_SELECTOR = "gradient"  # the paper trains a VGG-11; ours without training came later
 
@@ -30,7 +30,7 @@ def paper_jobs() -> dict[str, JobSettings]:
 
 def main(argv: list[str]) -> int:
     """Writes them all."""
-    from app_fedsm.recipe import FedSMRecipe
+    from app_fedsm.recipes import FedSMRecipe
 
     for name, settings in tqdm(paper_jobs().items(), unit="job", disable=None):
         FedSMRecipe(settings, name).export(argv[0])

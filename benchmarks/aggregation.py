@@ -40,9 +40,10 @@ def main() -> None:
     from nvflare.apis.fl_context import FLContext, FLContextManager
     from tqdm import trange
 
-    from app_fedsm.config import build_settings
-    from fedsm import exchange
-    from fedsm.server.aggregator import SoftPullAggregator
+    from app_fedsm.config.build import build_settings
+    from fedsm.core.tensors import payload_bytes
+    from fedsm.flare import exchange
+    from fedsm.flare.aggregator import SoftPullAggregator
     from fedsm.server.memory import return_freed_memory
     from fedsm.tracks import client_tracks, server_tracks
 
@@ -113,7 +114,7 @@ def main() -> None:
                 seconds[k].append(aggregated)
     figures = {
         "threads": torch.get_num_threads(),
-        "bytes": {k: k * exchange.payload_bytes(updates[sites[0]]) for k in COUNTS},
+        "bytes": {k: k * payload_bytes(updates[sites[0]]) for k in COUNTS},
         "milliseconds": {k: 1000 * median(seconds[k]) for k in COUNTS},
         "copy_milliseconds": {k: 1000 * median(copy_seconds[k]) for k in COUNTS},
         "over_copy": {k: median(a / c for a, c in zip(seconds[k], copy_seconds[k], strict=True)) for k in COUNTS},

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from app_fedsm.simulate import stop_signals
+from app_fedsm.runs.simulate import stop_signals
 from benchmarks.chaos_filter import LOST, RUBBISH
 from benchmarks.chaos_kill import Killer
 from benchmarks.chaos_plan import TRAINERS, Plan, draw

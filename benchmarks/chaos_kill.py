@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 from tqdm import tqdm
 
-from app_fedsm.run_folder import rounds_done, server_folder
+from app_fedsm.runs.run_folder import rounds_done, server_folder
 from benchmarks.chaos_plan import Plan
 from benchmarks.chaos_replay import KILLED
 from fedsm.server.checkpoint import FOLDER, Checkpoints

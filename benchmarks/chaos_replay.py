@@ -14,9 +14,9 @@ from nvflare.apis.fl_constant import ReturnCode
 
 from benchmarks.chaos_filter import RUBBISH
 from benchmarks.process import Failed
+from fedsm.core.settings import JobSettings
 from fedsm.server.checkpoint import FOLDER, Checkpoints
 from fedsm.server.record import AcceptedLog
-from fedsm.settings import JobSettings
 from tests.plain_loop import algorithm_1, largest_difference
 
 KILLED = "was ended by SIGKILL"

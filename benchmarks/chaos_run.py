@@ -7,15 +7,15 @@ from pathlib import Path
 
 import yaml
 
-from app_fedsm.config import build_settings
-from app_fedsm.run_folder import prepare_folder
-from app_fedsm.simulate import SimulationFailed, simulate
+from app_fedsm.config.build import build_settings
+from app_fedsm.runs.run_folder import prepare_folder
+from app_fedsm.runs.simulate import SimulationFailed, simulate
 from benchmarks.chaos_kill import Killer
 from benchmarks.chaos_plan import Plan
 from benchmarks.process import Failed, say
-from fedsm import exchange
 from fedsm.client.site_settings import FILE_NAME, PROCESS
-from fedsm.settings import JobSettings
+from fedsm.core.settings import JobSettings
+from fedsm.flare import exchange
 
 MIN_SITES = 2
 SIZE = 48

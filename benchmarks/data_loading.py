@@ -49,7 +49,7 @@ def main() -> None:
     from PIL import Image
     from tqdm import tqdm
 
-    from app_fedsm.config import build_settings
+    from app_fedsm.config.build import build_settings
     from fedsm.data.augment import augment_batch
     from fedsm.data.cache import SiteCache
     from fedsm.data.dataset import load_site

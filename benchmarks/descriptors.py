@@ -14,18 +14,17 @@ from pathlib import Path
 
 import torch
 
-from app_fedsm.run_folder import RESULTS
+from app_fedsm.runs.run_folder import RESULTS
+from fedsm.core.settings import JobSettings
+from fedsm.core.tensors import Tensors, payload_bytes
 from fedsm.data.dataset import load_site
 from fedsm.data.split import PARTS
 from fedsm.evaluation.candidates import evaluate_candidates
-from fedsm.exchange import payload_bytes
+from fedsm.selectors.descriptor import DESCRIPTORS
 from fedsm.server.checkpoint import FOLDER, Checkpoints
 from fedsm.server.results import summarize
-from fedsm.settings import JobSettings
 from fedsm.super_model.artefact import load_super_model
 from fedsm.tracks import client_tracks, server_tracks
-from fedsm.tracks.base import Tensors
-from fedsm.tracks.descriptor import DESCRIPTORS
 
 _CPU = torch.device("cpu")
 

@@ -11,7 +11,7 @@ _SPARE = 4  # models a track beside the sites' own
 
 def measure(simulator: Simulator) -> Outcome:
     """The server's peak over its start, from results.json of the shared run."""
-    from app_fedsm.config import build_settings
+    from app_fedsm.config.build import build_settings
     from fedsm.nets import build_unet, count_parameters
 
     unet = 4 * count_parameters(build_unet(build_settings(TASK, "fedsm").task)) / _MIB

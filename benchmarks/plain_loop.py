@@ -16,13 +16,13 @@ import torch
 from monai.losses import DiceLoss
 from tqdm import trange
 
-from app_fedsm.config import build_settings
+from app_fedsm.config.build import build_settings
+from fedsm.core.dice import dice_per_image
+from fedsm.core.settings import JobSettings
 from fedsm.data.augment import augment_batch
 from fedsm.data.dataset import Part, load_site
 from fedsm.data.site_folder import list_sites
-from fedsm.evaluation.dice import dice_per_image
 from fedsm.nets import build_unet
-from fedsm.settings import JobSettings
 
 Weights = dict[str, torch.Tensor]
 

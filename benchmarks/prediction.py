@@ -44,11 +44,11 @@ def write(folder: Path) -> dict:
     """A super model of default size with classes that draw apart, so that a batch needs several of its networks."""
     import torch
 
-    from app_fedsm.config import build_settings
+    from app_fedsm.config.build import build_settings
     from fedsm.nets import build_unet
+    from fedsm.selectors.descriptor import describe
+    from fedsm.selectors.gaussian import gaussian_classes, pack
     from fedsm.super_model.artefact import save_super_model
-    from fedsm.tracks.descriptor import describe
-    from fedsm.tracks.gaussian import gaussian_classes, pack
 
     settings, sites = build_settings(TASK, "fedsm"), [f"site-{k + 1}" for k in range(SITES)]
     torch.manual_seed(0)

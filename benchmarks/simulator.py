@@ -48,7 +48,7 @@ class Simulator:
         say(f"drawing {sites} sites")
         root = self._folder / name
         options = ("--sites", sites, "--images", images, "--size", SIZE)
-        run_module("app_fedsm.cli", "data", "synth", root, *options)
+        run_module("app_fedsm.cli.main", "data", "synth", root, *options)
         return root
 
     def run(self, data: Path, name: str, rounds: int, *options: str | int) -> Simulation:
@@ -61,7 +61,7 @@ class Simulator:
         say(f"simulator: {rounds} rounds {' '.join(map(str, options))}")
         before = loopback_bytes()
         command = ("run", "--task", TASK, "--data", data, "--size", SIZE, "--rounds", rounds, "--out", out, *options)
-        run_module("app_fedsm.cli", *command, home=self._home)
+        run_module("app_fedsm.cli.main", *command, home=self._home)
         after = loopback_bytes()
         crossed = None if before is None or after is None else after - before
         return Simulation(json.loads((out / "results.json").read_text()), crossed)

@@ -17,14 +17,14 @@ from statistics import mean
 import torch
 from tqdm import tqdm
 
-from app_fedsm.config import build_settings
+from app_fedsm.config.build import build_settings
+from fedsm.core.settings import JobSettings
+from fedsm.core.tensors import Tensors
 from fedsm.data.dataset import load_site
 from fedsm.data.site_folder import list_sites
-from fedsm.settings import JobSettings
-from fedsm.tracks.base import Tensors
-from fedsm.tracks.descriptor import describe
-from fedsm.tracks.gaussian import StatisticsSelector, gaussian_classes, pack
-from fedsm.tracks.private_sums import PrivateSums, StatisticsPrivacy
+from fedsm.selectors.descriptor import describe
+from fedsm.selectors.gaussian import StatisticsSelector, gaussian_classes, pack
+from fedsm.selectors.private_sums import PrivateSums, StatisticsPrivacy
 from fedsm.tracks.selector_statistics import SHRINKAGES
 
 EPSILONS = (None, 8.0, 3.0, 1.0)  # None: no noise

@@ -34,8 +34,8 @@ def _loopback(run: Simulation, counted: int) -> dict:
 
 def measure(simulator: Simulator) -> Outcome:
     """Bytes of a site and round with each selector, and the sums of `statistics`."""
-    from app_fedsm.config import build_settings
-    from fedsm.exchange import payload_bytes
+    from app_fedsm.config.build import build_settings
+    from fedsm.core.tensors import payload_bytes
     from fedsm.nets import build_selector, build_unet
 
     run = simulator.default_run

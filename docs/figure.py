@@ -12,8 +12,8 @@ import torch
 
 from fedsm.data.dataset import load_site
 from fedsm.nets import build_unet
+from fedsm.selectors.inference import GLOBAL, personal, select
 from fedsm.super_model.artefact import load_super_model
-from fedsm.super_model.inference import GLOBAL, personal, select
 from fedsm.tracks import build_inference_selector
 
 matplotlib.use("Agg")

@@ -10,8 +10,8 @@ import pytest
 import torch
 from PIL import Image
 
-from app_fedsm.config import build_settings
-from fedsm.settings import JobSettings
+from app_fedsm.config.build import build_settings
+from fedsm.core.settings import JobSettings
 
 SITES = ["site-1", "site-2", "site-3"]
 

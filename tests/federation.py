@@ -26,12 +26,12 @@ from nvflare.apis.signal import Signal
 from nvflare.apis.workspace import Workspace
 from nvflare.private.fed.client.client_engine_executor_spec import ClientEngineExecutorSpec
 
-from fedsm import exchange
-from fedsm.client.executor import FedSMExecutor
-from fedsm.server.aggregator import SoftPullAggregator
-from fedsm.server.controller import FedSMController
-from fedsm.settings import JobSettings
-from fedsm.task_names import SIMULATED_JOB
+from fedsm.core.settings import JobSettings
+from fedsm.core.task_names import SIMULATED_JOB
+from fedsm.flare import exchange
+from fedsm.flare.aggregator import SoftPullAggregator
+from fedsm.flare.controller import FedSMController
+from fedsm.flare.executor import FedSMExecutor
 
 JOB = SIMULATED_JOB  # checkpoints are in the job's own folder then
 Fault = Callable[["Site", str, Shareable, Callable[[], Shareable]], Shareable | None]

@@ -9,9 +9,9 @@ import torch
 from monai.losses import DiceLoss
 from torch.nn import functional
 
+from fedsm.core.settings import JobSettings
 from fedsm.data.dataset import load_site, seeded_order
 from fedsm.nets import build_selector, build_unet
-from fedsm.settings import JobSettings
 
 
 def fed_avg(w: dict, trained: list[dict], n: list[int]) -> dict:

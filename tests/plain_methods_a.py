@@ -13,9 +13,9 @@ import torch
 from monai.losses import DiceLoss
 from torch.func import functional_call
 
+from fedsm.core.settings import JobSettings
 from fedsm.data.dataset import load_site, seeded_order
 from fedsm.nets import build_unet
-from fedsm.settings import JobSettings
 from tests.plain_loop import average, clone
 
 dice_loss = DiceLoss(sigmoid=True)

@@ -12,10 +12,10 @@ import torch
 from monai.losses import DiceLoss
 from torch import nn
 
+from fedsm.core.dice import dice_per_image
+from fedsm.core.settings import JobSettings
 from fedsm.data.dataset import load_site, seeded_order
-from fedsm.evaluation.dice import dice_per_image
 from fedsm.nets import build_unet
-from fedsm.settings import JobSettings
 from tests.conftest import small_settings
 from tests.plain_loop import average, clone
 

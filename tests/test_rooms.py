@@ -20,7 +20,7 @@ def test_room_does_not_import_nvflare(room):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             assert not any(n.split(".")[0] in ("nvflare", "app_fedsm") for n in names), path
-            assert not any(n.startswith(("fedsm.client", "fedsm.server", "fedsm.exchange")) for n in names), path
+            assert not any(n.startswith(("fedsm.client", "fedsm.server", "fedsm.flare.exchange")) for n in names), path
 
 
 def test_preflight_runs_without_flare():

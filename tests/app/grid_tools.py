@@ -5,10 +5,10 @@ from pathlib import Path
 
 import yaml
 
-from app_fedsm.config import _Loader
-from app_fedsm.grid import build_experiment
-from app_fedsm.grid_run import SPEC
-from app_fedsm.grid_state import Grid
+from app_fedsm.config.build import _Loader
+from app_fedsm.experiments.grid import build_experiment
+from app_fedsm.experiments.grid_run import SPEC
+from app_fedsm.experiments.grid_state import Grid
 
 SITES = ["a", "b"]
 SMALL = {

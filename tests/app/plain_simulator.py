@@ -5,8 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from app_fedsm.simulate import _SITE_LOST
-from app_fedsm.workspace import prepare_workspace
+from app_fedsm.runs.simulate import _SITE_LOST
+from app_fedsm.runs.workspace import prepare_workspace
 from fedsm.data.site_folder import list_sites
 from tests.deploy.processes import processes_of
 

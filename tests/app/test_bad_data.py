@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from app_fedsm import simulate
-from app_fedsm.cli import main
+from app_fedsm.cli.main import main
+from app_fedsm.runs import simulate
 from fedsm.data.findings import warnings_of
 from tests.app.test_simulator import SMALL
 from tests.conftest import small_settings, write_site

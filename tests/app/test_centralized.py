@@ -6,9 +6,9 @@ import pytest
 import torch
 from monai.losses import DiceLoss
 
-from app_fedsm.centralized import Pool, main, train
-from app_fedsm.run_folder import events_of
-from app_fedsm.status import summary
+from app_fedsm.cli.status import summary
+from app_fedsm.runs.centralized import Pool, main, train
+from app_fedsm.runs.run_folder import events_of
 from fedsm.data.augment import augment_batch
 from fedsm.data.dataset import Part, load_site, seeded_order
 from fedsm.nets import build_unet

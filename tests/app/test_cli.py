@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from app_fedsm import simulate
-from app_fedsm.cli import build_parser, main
-from fedsm.components import SERVER_CLASSES, SITE_CLASSES
+from app_fedsm.cli.main import build_parser, main
+from app_fedsm.runs import simulate
+from fedsm.core.components import SERVER_CLASSES, SITE_CLASSES
 from tests.conftest import write_site
 
 
@@ -281,7 +281,7 @@ def test_a_bad_task_file_is_one_line(tmp_path, capsys, command, content, words):
 
 def test_a_run_of_an_older_version_can_be_resumed(tmp_path):
     """Its run.json does not say where the cache is."""
-    from app_fedsm.run_folder import load_run
+    from app_fedsm.runs.run_folder import load_run
 
     (tmp_path / "run.json").write_text('{"data": "d", "settings": {}, "threads": 2}')
     assert load_run(tmp_path) == {"data": "d", "settings": {}, "threads": 2, "cache": None}

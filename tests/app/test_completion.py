@@ -5,8 +5,8 @@ import subprocess
 
 import pytest
 
-from app_fedsm.cli import build_parser
-from app_fedsm.completion import script
+from app_fedsm.cli.completion import script
+from app_fedsm.cli.main import build_parser
 
 
 def complete(*words: str) -> set[str]:

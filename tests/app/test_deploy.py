@@ -11,10 +11,10 @@ import pytest
 import yaml
 from nvflare.app_opt.job_launcher.study_runtime import load_study_runtime_file
 
-from app_fedsm.kits import TEMPLATES
-from app_fedsm.provision import Kits, provision
+from app_fedsm.provisioning.kits import TEMPLATES
+from app_fedsm.provisioning.provision import Kits, provision
 from fedsm import __version__
-from fedsm.components import SERVER_CLASSES, SITE_CLASSES
+from fedsm.core.components import SERVER_CLASSES, SITE_CLASSES
 
 POC = Path(__file__).parents[2] / "poc_workspace"
 IMAGE = f"fedsm:{__version__}"

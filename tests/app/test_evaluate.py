@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("scipy", reason="MONAI's Hausdorff distance needs scipy: pip install 'fedsm[report]'")
 
-from app_fedsm.cli import main
+from app_fedsm.cli.main import main
 from tests.app.finished_run import finished_run
 from tests.conftest import SITES, write_site
 

@@ -13,13 +13,14 @@ import psutil
 import pytest
 import yaml
 
-from app_fedsm import experiment as module
-from app_fedsm import grid_run, run_folder, simulate
-from app_fedsm.cli import main
-from app_fedsm.experiment import run_grid
-from app_fedsm.grid import build_experiment
-from app_fedsm.grid_run import SPEC, UNSEEN, complete, spec_of, state_of
-from fedsm.errors import UserError
+from app_fedsm.cli.main import main
+from app_fedsm.experiments import experiment as module
+from app_fedsm.experiments import grid_run
+from app_fedsm.experiments.experiment import run_grid
+from app_fedsm.experiments.grid import build_experiment
+from app_fedsm.experiments.grid_run import SPEC, UNSEEN, complete, spec_of, state_of
+from app_fedsm.runs import run_folder, simulate
+from fedsm.core.errors import UserError
 from tests.app.grid_tools import SITES, SMALL, build, make_grid, starter
 from tests.app.test_simulator import processes_of
 from tests.conftest import write_site
@@ -113,7 +114,7 @@ def test_two_calls_on_one_folder_do_not_mix(tmp_path):
     with hold(), pytest.raises(UserError, match="another run is at work in"), hold():
         pass
     holder = subprocess.Popen(
-        [sys.executable, "-c", f"from app_fedsm.run_folder import alone; from pathlib import Path; import time\n"
+        [sys.executable, "-c", f"from app_fedsm.runs.run_folder import alone; from pathlib import Path; import time\n"
          f"with alone(Path({str(tmp_path)!r}), 'run'): print('held', flush=True); time.sleep(60)"],
         stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
@@ -209,12 +210,12 @@ def test_a_stopped_grid_goes_on(tmp_path, how):
     file = tmp_path / "tiny.yaml"
     file.write_text(yaml.safe_dump({"base": SMALL | {"rounds": 12}, "runs": {"A": {}}}))
     command = ["experiment", str(file), "--data", str(data), "--out", str(tmp_path / "out")]
-    process = subprocess.Popen([sys.executable, "-m", "app_fedsm.cli", *command], env=os.environ)
+    process = subprocess.Popen([sys.executable, "-m", "app_fedsm.cli.main", *command], env=os.environ)
     folder, deadline = tmp_path / "out/runs/A/seed-0", time.time() + 120
     while run_folder.rounds_done(folder) < 2 and time.time() < deadline:
         time.sleep(0.02)
     if how == "both":
-        runs = [p for p in psutil.Process(process.pid).children() if "app_fedsm.grid_run" in p.cmdline()]
+        runs = [p for p in psutil.Process(process.pid).children() if "app_fedsm.experiments.grid_run" in p.cmdline()]
         for victim in (psutil.Process(process.pid), *runs):
             victim.kill()
         process.wait()

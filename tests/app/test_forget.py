@@ -7,11 +7,11 @@ import shutil
 import pytest
 import torch
 
-from app_fedsm.cli import main
+from app_fedsm.cli.main import main
+from fedsm.selectors.gaussian import gaussian_classes
 from fedsm.server.checkpoint import Checkpoints
 from fedsm.super_model.artefact import load_super_model
 from fedsm.tracks import build_inference_selector, server_tracks
-from fedsm.tracks.gaussian import gaussian_classes
 from tests.conftest import SITES, small_settings
 from tests.federation import JOB, Federation, results_of
 from tests.server.test_equality import last_weights

@@ -2,13 +2,13 @@
 
 import pytest
 
-from app_fedsm import experiment as module
-from app_fedsm.cli import main
-from app_fedsm.config import available
-from app_fedsm.grid import build_experiment, load_experiment
-from app_fedsm.grid_rows import job_settings
-from app_fedsm.grid_state import Grid
-from fedsm.errors import UserError
+from app_fedsm.cli.main import main
+from app_fedsm.config.build import available
+from app_fedsm.experiments import experiment as module
+from app_fedsm.experiments.grid import build_experiment, load_experiment
+from app_fedsm.experiments.grid_rows import job_settings
+from app_fedsm.experiments.grid_state import Grid
+from fedsm.core.errors import UserError
 from tests.app.grid_tools import SITES, build, names
 
 

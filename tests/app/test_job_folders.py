@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app_fedsm.config import available
+from app_fedsm.config.build import available
 from app_fedsm.jobs import paper_jobs
 from tests.app.plain_simulator import plain_simulator
 from tests.app.test_jobs import JOBS

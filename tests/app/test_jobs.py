@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import fedsm
-from app_fedsm.cli import main
-from app_fedsm.config import available, build_settings
+from app_fedsm.cli.main import main
+from app_fedsm.config.build import available, build_settings
 from app_fedsm.jobs import paper_jobs
-from app_fedsm.recipe import FedSMRecipe
+from app_fedsm.recipes import FedSMRecipe
 from fedsm.tracks import check_tracks, server_tracks
 from tests.conftest import small_settings
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from app_fedsm.cli import main
-from app_fedsm.simulate import _SITE_LOST
-from app_fedsm.workspace import prepare_workspace
+from app_fedsm.cli.main import main
+from app_fedsm.runs.simulate import _SITE_LOST
+from app_fedsm.runs.workspace import prepare_workspace
 from tests.app.test_simulator import SMALL, processes_of
 from tests.conftest import SITES
 

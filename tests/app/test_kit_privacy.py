@@ -9,8 +9,8 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.workspace import Workspace
 from nvflare.private.fed.app.fl_conf import create_privacy_manager
 
-from app_fedsm.kits import TEMPLATES
-from fedsm import exchange
+from app_fedsm.provisioning.kits import TEMPLATES
+from fedsm.flare import exchange
 from tests.conftest import SITES, small_settings
 from tests.federation import Federation, results_of
 

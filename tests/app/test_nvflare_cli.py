@@ -2,7 +2,7 @@
 
 import locale
 
-from app_fedsm.nvflare_cli import refusal
+from app_fedsm.federation.nvflare_cli import refusal
 
 
 def test_what_it_says_is_read_in_any_locale(tmp_path, monkeypatch):

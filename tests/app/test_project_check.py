@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from app_fedsm.cli import main
-from app_fedsm.project_check import check_project
+from app_fedsm.cli.main import main
+from app_fedsm.provisioning.project_check import check_project
 
 POC = Path(__file__).parents[2] / "poc_workspace"
 SERVER, SITE_1, SITE_2, SITE_3, ADMIN, LEAD, ORG_ADMIN, MEMBER = range(8)

@@ -11,12 +11,12 @@ import yaml
 from cryptography import x509
 from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
 
-from app_fedsm.cli import main
-from app_fedsm.kits import TEMPLATES, fill_site
-from app_fedsm.provision import Kits, provision
+from app_fedsm.cli.main import main
+from app_fedsm.provisioning.kits import TEMPLATES, fill_site
+from app_fedsm.provisioning.provision import Kits, provision
 from fedsm.client.site_settings import load_site_settings
-from fedsm.components import SERVER_CLASSES, SITE_CLASSES
-from fedsm.errors import UserError
+from fedsm.core.components import SERVER_CLASSES, SITE_CLASSES
+from fedsm.core.errors import UserError
 
 POC = Path(__file__).parents[2] / "poc_workspace"
 
@@ -59,7 +59,7 @@ def test_a_kit_for_everybody(made):
 
 @pytest.mark.parametrize("name", ["resources.json", "resources.json.default"])
 def test_installed_code_may_run_at_server_and_sites(made, name):
-    """The classes that our jobs name, and no others: see `fedsm.components`."""
+    """The classes that our jobs name, and no others: see `fedsm.core.components`."""
     for kit, ours in ((made.server, SERVER_CLASSES), *((kit, SITE_CLASSES) for kit in made.sites.values())):
         assert read(kit / "local" / name)["class_allow_list"] == [*DEFAULT_CLASS_ALLOW_LIST, *ours]
 

@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("scipy", reason="MONAI's Hausdorff distance needs scipy: pip install 'fedsm[report]'")
 
-from app_fedsm import centralized
-from app_fedsm.cli import main
+from app_fedsm.cli.main import main
+from app_fedsm.runs import centralized
 from fedsm.evaluation import study
 from fedsm.evaluation.report_tables import dice_rows
 from fedsm.evaluation.runs import open_runs

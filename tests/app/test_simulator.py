@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from app_fedsm.cli import main
+from app_fedsm.cli.main import main
 from fedsm.super_model.artefact import load_super_model
 from tests.app.plain_simulator import plain_simulator
 from tests.conftest import SITES, small_settings
@@ -112,7 +112,7 @@ def test_plain_nvflare_simulator_with_fewer_threads_than_sites(tmp_path, data_ro
 
 
 def start_and_wait_for_round_1(out: Path, data_root: Path) -> subprocess.Popen:
-    command = [sys.executable, "-m", "app_fedsm.cli", "run", *SMALL, "--data", str(data_root), "--out", str(out)]
+    command = [sys.executable, "-m", "app_fedsm.cli.main", "run", *SMALL, "--data", str(data_root), "--out", str(out)]
     process = subprocess.Popen(
         [*command, "--rounds", "4", "--selector", "gradient"], stderr=subprocess.PIPE, text=True, env=os.environ
     )

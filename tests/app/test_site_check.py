@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from app_fedsm.cli import main
-from fedsm.components import EXECUTOR
+from app_fedsm.cli.main import main
+from fedsm.core.components import EXECUTOR
 from fedsm.preflight.kit import load_kit
 from fedsm.preflight.line import Line, format_lines
 from fedsm.preflight.machine import check_writing

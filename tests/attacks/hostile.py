@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fedsm import exchange
+from fedsm.flare import exchange
 from tests.federation import Fault
 
 HOSTILE = "site-3"

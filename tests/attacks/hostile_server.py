@@ -9,10 +9,10 @@ import yaml
 
 from fedsm.client.site_settings import Place
 from fedsm.client.workers import build_worker
-from fedsm.errors import UserError
-from fedsm.settings import JobSettings
-from fedsm.task_names import REGISTER
-from fedsm.tracks.base import Tensors
+from fedsm.core.errors import UserError
+from fedsm.core.settings import JobSettings
+from fedsm.core.task_names import REGISTER
+from fedsm.core.tensors import Tensors
 
 SITE = "hospital"
 

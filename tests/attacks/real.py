@@ -11,11 +11,11 @@ from pathlib import Path
 
 import yaml
 
-from app_fedsm import remote
-from app_fedsm import session as sessions
-from app_fedsm.following import follow
-from app_fedsm.provision import provision
-from app_fedsm.run_folder import PROGRESS
+from app_fedsm.federation import remote
+from app_fedsm.federation import session as sessions
+from app_fedsm.federation.following import follow
+from app_fedsm.provisioning.provision import provision
+from app_fedsm.runs.run_folder import PROGRESS
 from fedsm.server.place import RUNS
 from tests.conftest import SITES
 from tests.deploy.processes import ROOT, Running, free_port

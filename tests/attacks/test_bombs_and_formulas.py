@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app_fedsm.cli import main
+from app_fedsm.cli.main import main
+from fedsm.core.errors import UserError
 from fedsm.data.readers import read
-from fedsm.errors import UserError
 from tests.app.finished_run import finished_run
 from tests.conftest import write_site
 from tests.super_model.small_model import write_super_model

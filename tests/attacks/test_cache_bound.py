@@ -6,7 +6,7 @@ import nibabel
 import numpy as np
 import pytest
 
-from app_fedsm.config import build_settings
+from app_fedsm.config.build import build_settings
 from fedsm.data import dataset
 from fedsm.data.cache import SiteCache
 from fedsm.data.dataset import load_site

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from fedsm.errors import UserError
-from fedsm.server.forget_controller import ForgetController
+from fedsm.core.errors import UserError
+from fedsm.flare.forget_controller import ForgetController
 from tests.attacks.jobs import ADMIN, LEAD, OTHER, bytes_of, kept, run_job
 from tests.conftest import small_settings
 from tests.federation import results_of

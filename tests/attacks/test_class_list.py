@@ -12,8 +12,8 @@ from nvflare.apis.fl_exception import UnsafeComponentError
 from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
 from nvflare.fuel.utils.class_utils import instantiate_class
 
-from app_fedsm.kits import fill_server, fill_site
-from fedsm.components import SERVER_CLASSES, SITE_CLASSES
+from app_fedsm.provisioning.kits import fill_server, fill_site
+from fedsm.core.components import SERVER_CLASSES, SITE_CLASSES
 
 CALLS = [
     "fedsm.server.checkpoint.save_file", "fedsm.server.checkpoint.write_json", "fedsm.server.forget.Forgetting",

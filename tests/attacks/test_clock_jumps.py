@@ -25,7 +25,7 @@ def test_durations_are_not_taken_from_the_wall_clock(package):
 
 
 def test_a_jump_of_the_clock_loses_no_job(monkeypatch):
-    from app_fedsm import following
+    from app_fedsm.federation import following
 
     monkeypatch.setattr(following.sessions, "runs", lambda session, job_id: False)
     pulse = following._Pulse("job")

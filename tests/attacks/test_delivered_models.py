@@ -4,8 +4,8 @@ every image: NaN is the smallest loss to `argmin`, and 0 * NaN is NaN in a mixtu
 import pytest
 import torch
 
-from fedsm.super_model.inference import mix
-from fedsm.task_names import VALIDATE
+from fedsm.core.task_names import VALIDATE
+from fedsm.selectors.inference import mix
 from fedsm.tracks.selector_extra import lowest
 from tests.attacks.hostile import HOSTILE, on, scale_updates
 from tests.conftest import SITES, small_settings

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from app_fedsm.cli import main
-from app_fedsm.poc import Poc
-from app_fedsm.provision import provision
-from app_fedsm.run_folder import prepare_folder
+from app_fedsm.cli.main import main
+from app_fedsm.federation.poc import Poc
+from app_fedsm.provisioning.provision import provision
+from app_fedsm.runs.run_folder import prepare_folder
 from tests.app.finished_run import finished_run
 from tests.app.grid_tools import SMALL
 from tests.app.test_simulator import SMALL as SMALL_OPTIONS

@@ -9,13 +9,13 @@ import torch
 
 from fedsm.client.site_settings import Place
 from fedsm.client.workers import build_worker
+from fedsm.core.errors import UserError
+from fedsm.core.task_names import REGISTER, VALIDATE
 from fedsm.data.dataset import load_site
 from fedsm.data.site_folder import list_pairs
 from fedsm.data.split import split_by_patient
-from fedsm.errors import UserError
-from fedsm.task_names import REGISTER, VALIDATE
+from fedsm.selectors.descriptor import describe
 from fedsm.tracks import server_tracks
-from fedsm.tracks.descriptor import describe
 from tests.attacks.hostile_server import SITE, meta_of, real_site, refusal, register, same
 from tests.conftest import small_settings, write_site
 

@@ -4,10 +4,10 @@ import shutil
 
 import pytest
 
-from app_fedsm.cli import main
-from fedsm.errors import UserError
+from app_fedsm.cli.main import main
+from fedsm.core.errors import UserError
+from fedsm.flare.forget_controller import ForgetController
 from fedsm.server.forget import Forgetting
-from fedsm.server.forget_controller import ForgetController
 from fedsm.server.place import hand_over, leave
 from tests.attacks.jobs import FOLDER, LEAD, bytes_of, forge, kept, run_job
 from tests.conftest import small_settings

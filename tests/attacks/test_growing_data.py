@@ -7,8 +7,8 @@ import torch
 from PIL import Image
 
 from fedsm.data.dataset import load_site
-from fedsm.tracks.descriptor import describe
-from fedsm.tracks.releases import _smallest_group
+from fedsm.selectors.descriptor import describe
+from fedsm.selectors.releases import _smallest_group
 from tests.attacks.hostile_server import SITE, real_site, refusal, register
 from tests.conftest import small_settings, write_site
 

@@ -5,7 +5,7 @@ import shutil
 
 from nvflare.apis.fl_context import FLContextManager
 
-from fedsm.server.evaluation import MODEL, EvaluationController
+from fedsm.flare.evaluation import MODEL, EvaluationController
 from tests.attacks.hostile import HOSTILE, TRAIN
 from tests.conftest import SITES, small_settings
 from tests.federation import JOB, Federation, Site, results_of

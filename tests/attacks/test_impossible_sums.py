@@ -5,15 +5,15 @@ import math
 import pytest
 import torch
 
-from fedsm import exchange
 from fedsm.data.dataset import load_site
 from fedsm.data.synthetic import write_sites
+from fedsm.flare import exchange
+from fedsm.selectors.covariance_weights import covariance_weights
+from fedsm.selectors.descriptor import describe, image_range, image_scale
+from fedsm.selectors.gaussian import gaussian_classes, pack, scatter_of
+from fedsm.selectors.possible_sums import sums_problem
+from fedsm.selectors.private_sums import PrivateSums, StatisticsPrivacy
 from fedsm.tracks import build_inference_selector, server_tracks
-from fedsm.tracks.covariance_weights import covariance_weights
-from fedsm.tracks.descriptor import describe, image_range, image_scale
-from fedsm.tracks.gaussian import gaussian_classes, pack, scatter_of
-from fedsm.tracks.possible_sums import sums_problem
-from fedsm.tracks.private_sums import PrivateSums, StatisticsPrivacy
 from tests.conftest import SITES, small_settings, write_site
 from tests.federation import Federation, results_of
 

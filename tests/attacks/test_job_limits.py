@@ -13,11 +13,11 @@ import time
 import pytest
 
 from fedsm.client.workers import build_worker
-from fedsm.errors import UserError
-from fedsm.names import check_site_names
-from fedsm.settings import JobSettings
+from fedsm.core.errors import UserError
+from fedsm.core.names import check_site_names
+from fedsm.core.settings import JobSettings
+from fedsm.core.task_names import EVALUATE, REGISTER, SCORE
 from fedsm.super_model.artefact import load_super_model
-from fedsm.task_names import EVALUATE, REGISTER, SCORE
 from tests.client.trainer_site import GO_ON, meta_of, payload_of, place_of
 from tests.conftest import SITES, small_settings
 from tests.super_model.small_model import write_super_model

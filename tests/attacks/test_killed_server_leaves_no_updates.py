@@ -13,8 +13,8 @@ from unittest.mock import Mock
 
 from nvflare.apis.workspace import Workspace
 
-from fedsm.server.forget_controller import ForgetController
-from fedsm.server.memory import received_to_disk
+from fedsm.flare.compat.memory import received_to_disk
+from fedsm.flare.forget_controller import ForgetController
 from tests.attacks.open_files import open_umask
 from tests.conftest import SITES, small_settings
 from tests.federation import Federation

@@ -10,10 +10,10 @@ import pytest
 from PIL import Image
 from tqdm import tqdm
 
-from app_fedsm.cli import main
-from app_fedsm.grid_tables import Line, as_csv, as_markdown
-from app_fedsm.progress import show
-from fedsm.errors import UserError
+from app_fedsm.cli.main import main
+from app_fedsm.experiments.grid_tables import Line, as_csv, as_markdown
+from app_fedsm.runs.progress import show
+from fedsm.core.errors import UserError
 from fedsm.evaluation.markdown import markdown_table
 from tests.conftest import write_site
 from tests.super_model.small_model import write_super_model
@@ -80,7 +80,7 @@ def test_what_a_command_prints_without_a_thought(monkeypatch, capsys):
         print(ESCAPES)
         raise UserError(ESCAPES)
 
-    monkeypatch.setattr("app_fedsm.cli.build_parser", lambda: _Parser(command))
+    monkeypatch.setattr("app_fedsm.cli.main.build_parser", lambda: _Parser(command))
     assert main([]) == 2
     told = capsys.readouterr()
     assert not unsafe(told.out + told.err) and "\r" not in told.out + told.err

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedsm.tracks.state import examine
+from fedsm.core.state import examine
 from tests.attacks.hostile import HOSTILE, TRAIN, on
 from tests.conftest import SITES, small_settings
 from tests.federation import Federation, results_of

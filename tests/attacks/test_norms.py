@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fedsm.settings import NORM_CHECKS
+from fedsm.core.settings import NORM_CHECKS
 from tests.attacks.hostile import HOSTILE, TRAIN, on, scale_updates
 from tests.conftest import SITES, small_settings
 from tests.federation import Federation, in_round, results_of

@@ -17,9 +17,9 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContextManager
 from nvflare.apis.shareable import Shareable, make_reply
 
-from app_fedsm.cli import main
-from app_fedsm.config import build_settings
-from app_fedsm.status import summary
+from app_fedsm.cli.main import main
+from app_fedsm.cli.status import summary
+from app_fedsm.config.build import build_settings
 from fedsm.evaluation.report_tables import conduct_table, failure_table
 from fedsm.evaluation.runs import Run
 from fedsm.server.record import Progress

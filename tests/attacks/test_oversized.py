@@ -22,7 +22,9 @@ from nvflare.fuel.f3.streaming.blob_streamer import BlobHandler
 from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey
 from nvflare.fuel.utils import fobs
 
-from fedsm import exchange, intake
+from fedsm.core import plain_values
+from fedsm.flare import exchange
+from fedsm.flare.compat import intake
 from fedsm.server.checks import most_bytes, most_message, templates_of
 from fedsm.tracks import server_tracks
 from tests.app.test_simulator import SMALL
@@ -41,8 +43,8 @@ def nested(depth: int) -> list:
 
 
 JUNK = {
-    "a long string": "j" * (intake.MOST_META_BYTES + 1),
-    "bytes": b"j" * (intake.MOST_META_BYTES + 1),
+    "a long string": "j" * (plain_values.MOST_META_BYTES + 1),
+    "bytes": b"j" * (plain_values.MOST_META_BYTES + 1),
     "many short strings": ["j" * 100] * 50_000,
     "a million entries": list(range(10**6)),
     "a million keys": dict.fromkeys(range(10**6)),
@@ -67,8 +69,8 @@ def test_junk_in_a_track_s_own_meta_and_in_names_is_refused():
 
 def test_what_honest_sites_send_passes():
     values = {"round": 3, "losses": {"global": np.float64(0.1)}, "list": [1, 2.5, None, True, ("a", b"b")]}
-    assert intake.plain_problem(values) is None
-    assert intake.plain_problem({"evaluation": {f"site-{k}": [0.5] * 50 for k in range(500)}}) is None
+    assert plain_values.plain_problem(values) is None
+    assert plain_values.plain_problem({"evaluation": {f"site-{k}": [0.5] * 50 for k in range(500)}}) is None
 
 
 def test_a_site_that_sends_junk_is_refused_by_name_and_the_others_go_on(tmp_path, data_root):
@@ -150,7 +152,7 @@ def test_the_aggregator_expects_what_the_open_task_can_bring(tmp_path, data_root
     Federation(tmp_path, data_root, settings, SITES).run()
     tracks = server_tracks(settings, SITES)
     assert expected == [most_bytes(templates_of(task, tracks)) for task in exchange.TASKS]
-    assert most_message(tracks) == intake.MOST_PLAIN_MESSAGE + max(expected)
+    assert most_message(tracks) == plain_values.MOST_PLAIN_MESSAGE + max(expected)
 
 
 def test_messages_above_the_limit_are_refused_at_their_first_piece():
@@ -201,7 +203,7 @@ def test_a_hostile_site_of_a_real_simulator_costs_the_server_neither_memory_nor_
         "FEDSM_HOSTILE": json.dumps(plan), "PYTHONPATH": str(HERE / "hostile_site"), "TMPDIR": str(scratch),
         "OMP_NUM_THREADS": "1",
     }  # fmt: skip
-    command = [sys.executable, "-m", "app_fedsm.cli", "run", *SMALL, "--data", str(data_root), "--rounds", "4"]
+    command = [sys.executable, "-m", "app_fedsm.cli.main", "run", *SMALL, "--data", str(data_root), "--rounds", "4"]
     process = subprocess.Popen([*command, "--out", str(out)], env=environment)
     disk = 0
     while process.poll() is None:

@@ -4,12 +4,12 @@ import dataclasses
 
 import pytest
 
-from app_fedsm.cli import main
+from app_fedsm.cli.main import main
 from fedsm.client.workers import build_worker
+from fedsm.core.errors import UserError
+from fedsm.core.task_names import REGISTER, SCORE
 from fedsm.data.check import check_folder
 from fedsm.data.site_rules import SiteRules
-from fedsm.errors import UserError
-from fedsm.task_names import REGISTER, SCORE
 from tests.attacks.hostile_server import SITE, meta_of, real_site, refusal
 from tests.conftest import small_settings, write_site
 

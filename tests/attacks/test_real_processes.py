@@ -9,10 +9,10 @@ import shutil
 
 import pytest
 
-from app_fedsm import session as sessions
-from app_fedsm.cli import main
-from app_fedsm.recipe import EvaluationRecipe, FedSMRecipe, ForgetRecipe
-from app_fedsm.remote import load_job
+from app_fedsm.cli.main import main
+from app_fedsm.federation import session as sessions
+from app_fedsm.federation.remote import load_job
+from app_fedsm.recipes import EvaluationRecipe, FedSMRecipe, ForgetRecipe
 from fedsm.server.checkpoint import FOLDER
 from tests.app.test_simulator import SMALL
 from tests.attacks.jobs import bytes_of, forge

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from fedsm.errors import UserError
-from fedsm.rounds import rounds_to_keep
+from fedsm.core.errors import UserError
+from fedsm.core.rounds import rounds_to_keep
 from fedsm.server.checkpoint import Checkpoints
 from tests.conftest import SITES, small_settings
 from tests.federation import Federation, results_of

@@ -9,12 +9,12 @@ import torch
 
 from fedsm.client.local_state import LocalState
 from fedsm.client.workers import build_worker
-from fedsm.errors import UserError
-from fedsm.names import check_run_id
+from fedsm.core.errors import UserError
+from fedsm.core.names import check_run_id
+from fedsm.core.task_names import REGISTER, SCORE
+from fedsm.flare.evaluation import MODEL, EvaluationController
 from fedsm.server.checkpoint import Checkpoints
-from fedsm.server.evaluation import MODEL, EvaluationController
 from fedsm.super_model.artefact import load_super_model
-from fedsm.task_names import REGISTER, SCORE
 from tests.attacks.jobs import FOLDER, LEAD, bytes_of, forge, kept, run_job
 from tests.client.trainer_site import meta_of, place_of
 from tests.conftest import SITES, small_settings
@@ -62,7 +62,7 @@ def test_no_worker_is_built_for_a_task_with_a_path(tmp_path, data_root, task, wr
 
 def test_a_server_that_sends_a_path_gets_an_error_and_nothing_is_written(tmp_path, data_root, monkeypatch):
     """The whole way: even a server whose own checks are gone reaches no folder of a hospital."""
-    monkeypatch.setattr("fedsm.server.controller.uuid.uuid4", lambda: type("id", (), {"hex": "../outside.."})())
+    monkeypatch.setattr("fedsm.flare.controller.uuid.uuid4", lambda: type("id", (), {"hex": "../outside.."})())
     job = Federation(tmp_path, data_root, small_settings(rounds=1, round_retries=0), SITES).run()
     assert "refused: no run id" in job.panic
     assert not list(tmp_path.rglob("outside*")) and not list(tmp_path.rglob("fedsm_state/*/*.safetensors"))

@@ -3,7 +3,7 @@ nothing at any site, while training, which does not look at it, went on unharmed
 
 import torch
 
-from fedsm.tracks.state import RunningMean, add_
+from fedsm.core.state import RunningMean, add_
 
 
 def test_a_variance_stays_one():

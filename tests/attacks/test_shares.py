@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from fedsm.core.shares import bounded_shares, trimmed_mean
 from fedsm.server.record import RunRecord
 from fedsm.server.results import choose_gamma
 from fedsm.tracks import server_tracks
-from fedsm.tracks.shares import bounded_shares, trimmed_mean
 from tests.attacks.hostile import HOSTILE, meta_of
 from tests.conftest import SITES, small_settings
 from tests.federation import Federation, results_of

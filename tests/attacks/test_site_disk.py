@@ -18,9 +18,9 @@ from safetensors import SafetensorError
 from fedsm.client import local_state
 from fedsm.client.failures import explain
 from fedsm.client.local_state import LocalState
+from fedsm.core.errors import UserError
 from fedsm.data import dataset
 from fedsm.data.cache import SiteCache
-from fedsm.errors import UserError
 from fedsm.server.record import Progress
 from tests.conftest import small_settings
 

@@ -14,10 +14,10 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.widgets.fed_event import FedEventHeader, ServerFedEventRunner
 
-from app_fedsm.recipe import FedSMRecipe
-from fedsm.server.controller import FedSMController
-from fedsm.server.evaluation import EvaluationController
-from fedsm.server.forget_controller import ForgetController
+from app_fedsm.recipes import FedSMRecipe
+from fedsm.flare.controller import FedSMController
+from fedsm.flare.evaluation import EvaluationController
+from fedsm.flare.forget_controller import ForgetController
 from tests.conftest import small_settings
 
 

@@ -11,9 +11,9 @@ import shutil
 
 import pytest
 
-from app_fedsm.cli import main
-from app_fedsm.run_folder import alone, prepare_folder
-from fedsm.errors import UserError
+from app_fedsm.cli.main import main
+from app_fedsm.runs.run_folder import alone, prepare_folder
+from fedsm.core.errors import UserError
 from fedsm.super_model.model import SuperModel
 from tests.app.finished_run import finished_run
 from tests.attacks.jobs import bytes_of

@@ -12,7 +12,7 @@ from benchmarks.chaos_filter import LOST, RUBBISH, ChaosFilter
 from benchmarks.chaos_plan import TRAINERS, draw
 from benchmarks.chaos_replay import KILLED, accepted_updates, differences, log_errors, lost_updates, replay
 from benchmarks.process import Failed
-from fedsm import exchange
+from fedsm.flare import exchange
 from tests.conftest import SITES, small_settings
 from tests.federation import Federation, results_of
 from tests.server.test_equality import TOLERANCE

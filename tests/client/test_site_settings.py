@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from fedsm.client.site_settings import load_site_settings
+from fedsm.core.errors import UserError
 from fedsm.data.site_rules import SiteRules
-from fedsm.errors import UserError
-from fedsm.tracks.private_sums import StatisticsPrivacy
+from fedsm.selectors.private_sums import StatisticsPrivacy
 
 
 def load(tmp_path, text: str | None):

@@ -16,8 +16,8 @@ from fedsm.client import trainer_link
 from fedsm.client.trainer_link import TrainerLink, oom_kills
 from fedsm.client.work import Aborted
 from fedsm.client.workers import build_worker
-from fedsm.errors import UserError
-from fedsm.task_names import EVALUATE, REGISTER, TASKS, TRAIN, VALIDATE
+from fedsm.core.errors import UserError
+from fedsm.core.task_names import EVALUATE, REGISTER, TASKS, TRAIN, VALIDATE
 from tests.client.trainer_site import (
     GO_ON,
     faulty,

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from fedsm.core.errors import UserError
 from fedsm.data.augment import augment_batch
-from fedsm.errors import UserError
 from tests.conftest import small_settings
 
 

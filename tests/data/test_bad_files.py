@@ -9,10 +9,10 @@ import pytest
 import torch
 from PIL import Image
 
+from fedsm.core.errors import UserError
 from fedsm.data.check import check_root
 from fedsm.data.dataset import load_site
 from fedsm.data.split import PARTS
-from fedsm.errors import UserError
 from tests.conftest import small_settings, write_site
 
 SITES = ["alpha", "beta"]

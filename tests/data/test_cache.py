@@ -17,13 +17,13 @@ import pytest
 import torch
 from PIL import Image
 
-from app_fedsm.config import build_settings
+from app_fedsm.config.build import build_settings
+from fedsm.core.errors import UserError
 from fedsm.data import cache as cache_module
 from fedsm.data import dataset, digests
 from fedsm.data.cache import SiteCache, open_entry
 from fedsm.data.dataset import MappedRows, load_site
 from fedsm.data.site_folder import list_pairs
-from fedsm.errors import UserError
 from tests.conftest import small_settings, write_site
 
 PLENTY = 10**12

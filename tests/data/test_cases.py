@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from fedsm.core.errors import UserError
 from fedsm.data.cases import SiteCases, data_folders
 from fedsm.data.dataset import load_site
 from fedsm.data.readers import pixel_spacing
-from fedsm.errors import UserError
 from tests.conftest import small_settings
 
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedsm.core.errors import UserError
 from fedsm.data import check_pair, contact_sheet
 from fedsm.data.check import check_folder, check_root
 from fedsm.data.contact_sheet import write_contact_sheet
 from fedsm.data.dataset import load_site
 from fedsm.data.findings import format_reports, refusal, warnings_of
-from fedsm.errors import UserError
 from tests.conftest import small_settings, write_site
 from tests.data.spoiled import PROSTATE, RNG, TASK, assert_found, save, spoil, write_volume
 

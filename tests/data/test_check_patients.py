@@ -5,10 +5,10 @@ import json
 
 import pytest
 
+from fedsm.core.errors import UserError
 from fedsm.data.check import check_folder, split_overlaps
 from fedsm.data.dataset import load_site
 from fedsm.data.split import split_by_patient
-from fedsm.errors import UserError
 from tests.conftest import small_settings
 from tests.data.spoiled import TASK, assert_found
 

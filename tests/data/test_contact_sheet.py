@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedsm.core.errors import UserError
 from fedsm.data import contact_sheet
 from fedsm.data.check import check_folder
 from fedsm.data.contact_sheet import CAPTION, COLOURS, COLUMNS, GAP, HEADER, TILE, outline, write_contact_sheet
-from fedsm.errors import UserError
 from tests.data.spoiled import PROSTATE, TASK, save, spoil
 
 

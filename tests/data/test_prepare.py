@@ -5,11 +5,11 @@ import builtins
 import numpy as np
 import pytest
 
+from fedsm.core.errors import UserError
 from fedsm.data import prepare as package
 from fedsm.data.prepare import SOURCES, describe_sources, prepare
 from fedsm.data.prepare.source import files_below
 from fedsm.data.site_folder import list_pairs
-from fedsm.errors import UserError
 from tests.data.test_prepare_retinal import drishti, fundus, refuge, rim_one, save
 
 NAMES = [

@@ -7,10 +7,10 @@ import nibabel
 import numpy as np
 import pytest
 
-from app_fedsm.config import build_settings
+from app_fedsm.config.build import build_settings
+from fedsm.core.errors import UserError
 from fedsm.data.prepare import prepare
 from fedsm.data.site_folder import list_pairs, read_pair
-from fedsm.errors import UserError
 
 SPACING, ORIGIN, SHAPE = (2.0, 2.0, 4.0), (-30.0, -20.0, 8.0), (32, 28, 10)  # x, y, z; LPS millimetres
 CENTRE, RADIUS = (0.0, 6.0, 26.0), 14.0

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from app_fedsm.config import build_settings
+from app_fedsm.config.build import build_settings
+from fedsm.core.errors import UserError
 from fedsm.data.prepare import prepare
 from fedsm.data.prepare.pictures import majority
 from fedsm.data.site_folder import list_pairs, read_pair
-from fedsm.errors import UserError
 
 SIZE = 160
 DISC, CUP = 50, 24

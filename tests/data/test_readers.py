@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedsm.core.errors import UserError
 from fedsm.data.readers import read, stem, suffix
-from fedsm.errors import UserError
 
 
 def volume(tmp_path, codes: str, shape=(6, 5, 4)):

@@ -9,12 +9,12 @@ import pytest
 import torch
 from PIL import Image
 
-from app_fedsm.config import build_settings
+from app_fedsm.config.build import build_settings
+from fedsm.core.errors import UserError
 from fedsm.data.dataset import load_site, to_tensors
 from fedsm.data.intensity import IntensityError, scale_intensity
 from fedsm.data.site_folder import list_pairs, list_sites, read_pair
 from fedsm.data.split import derive_seed, split_by_patient
-from fedsm.errors import UserError
 from tests.conftest import small_settings, write_site
 
 TASK = small_settings().task

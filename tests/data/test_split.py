@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from fedsm.core.errors import UserError
 from fedsm.data.patients import patients_of
 from fedsm.data.split import PARTS, split_site
-from fedsm.errors import UserError
 
 STEMS = [f"p{i // 2:02d}_{i % 2}" for i in range(24)]
 

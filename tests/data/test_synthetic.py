@@ -11,8 +11,8 @@ from fedsm.data.check import check_root
 from fedsm.data.dataset import load_site
 from fedsm.data.site_folder import list_sites
 from fedsm.data.synthetic import write_sites
-from fedsm.tracks.descriptor import describe
-from fedsm.tracks.gaussian import StatisticsSelector, gaussian_classes, pack
+from fedsm.selectors.descriptor import describe
+from fedsm.selectors.gaussian import StatisticsSelector, gaussian_classes, pack
 from tests.conftest import small_settings
 
 

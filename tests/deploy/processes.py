@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import yaml
 
-from app_fedsm import session as sessions
-from fedsm.errors import UserError
+from app_fedsm.federation import session as sessions
+from fedsm.core.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 180

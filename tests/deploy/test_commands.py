@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from app_fedsm.cli import main
-from app_fedsm.federation_commands import parse_gpus
-from app_fedsm.following import refusals
-from fedsm.errors import UserError
+from app_fedsm.cli.federation_commands import parse_gpus
+from app_fedsm.cli.main import main
+from app_fedsm.federation.following import refusals
+from fedsm.core.errors import UserError
 
 
 def test_gpus_are_asked_of_the_sites_resource_managers(tmp_path):
@@ -68,7 +68,7 @@ def test_the_run_of_a_federation_is_not_resumed_in_the_simulator(tmp_path, capsy
 
 def test_a_job_goes_to_its_sites_alone(tmp_path):
     """FLARE sends a job to whoever is connected, unless its deploy map says more."""
-    from app_fedsm.recipe import FedSMRecipe
+    from app_fedsm.recipes import FedSMRecipe
     from tests.conftest import small_settings
 
     FedSMRecipe(small_settings(), "named", sites=["site-1", "site-3"]).export(str(tmp_path))

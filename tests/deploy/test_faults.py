@@ -9,11 +9,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from app_fedsm.cli import main
-from app_fedsm.following import events_of
-from app_fedsm.poc import Poc
-from app_fedsm.remote import load_job
-from app_fedsm.session import connect
+from app_fedsm.cli.main import main
+from app_fedsm.federation.following import events_of
+from app_fedsm.federation.poc import Poc
+from app_fedsm.federation.remote import load_job
+from app_fedsm.federation.session import connect
 from tests.app.test_simulator import SMALL, assert_equals_plain_loop
 from tests.conftest import SITES
 from tests.deploy.processes import free_port, kill_all, processes_of
@@ -48,7 +48,7 @@ class Submitted:
         self.poc, self.out = poc, out
         job = [*JOB, "--rounds", str(rounds), "--out", str(out)]
         self.err = out.with_suffix(".err")
-        command = [sys.executable, "-m", "app_fedsm.cli", "poc", "submit", "--dir", str(poc.folder), *job]
+        command = [sys.executable, "-m", "app_fedsm.cli.main", "poc", "submit", "--dir", str(poc.folder), *job]
         with self.err.open("w") as err:
             self.process = subprocess.Popen(command, stderr=err)
 

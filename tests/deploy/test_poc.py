@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from app_fedsm.cli import main
-from app_fedsm.poc import Poc
-from app_fedsm.status import summary
-from fedsm.errors import UserError
+from app_fedsm.cli.main import main
+from app_fedsm.cli.status import summary
+from app_fedsm.federation.poc import Poc
+from fedsm.core.errors import UserError
 from tests.app.test_simulator import SMALL, assert_equals_plain_loop
 from tests.conftest import SITES
 from tests.deploy.assertions import assert_same_means

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from app_fedsm import session as sessions
-from app_fedsm.cli import main
-from app_fedsm.provision import provision
-from app_fedsm.remote import load_job
-from fedsm.errors import UserError
+from app_fedsm.cli.main import main
+from app_fedsm.federation import session as sessions
+from app_fedsm.federation.remote import load_job
+from app_fedsm.provisioning.provision import provision
+from fedsm.core.errors import UserError
 from tests.app.test_simulator import SMALL, assert_equals_plain_loop
 from tests.conftest import SITES
 from tests.deploy.assertions import assert_same_means

@@ -2,7 +2,7 @@
 
 import torch
 
-from fedsm.evaluation.dice import dice_per_image
+from fedsm.core.dice import dice_per_image
 from fedsm.evaluation.tables import dice_table
 
 

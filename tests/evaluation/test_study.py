@@ -5,7 +5,7 @@ import torch
 from fedsm.data.dataset import load_site
 from fedsm.evaluation.overlays import overlay, pick
 from fedsm.evaluation.runs import short_names
-from fedsm.tracks.gaussian import StatisticsSelector, gaussian_classes
+from fedsm.selectors.gaussian import StatisticsSelector, gaussian_classes
 from tests.conftest import small_settings
 
 
@@ -27,8 +27,8 @@ def test_features_have_the_selectors_distances(data_root):
     """|features(x)|^2 is the Mahalanobis distance to the site that they are counted from."""
     settings = small_settings()
     images = {s: load_site(data_root / s, s, settings)["train"].images for s in ("site-1", "site-2")}
-    from fedsm.tracks.descriptor import describe
-    from fedsm.tracks.gaussian import pack
+    from fedsm.selectors.descriptor import describe
+    from fedsm.selectors.gaussian import pack
 
     rows = [describe(x) for x in images.values()]
     sums = [{"n": torch.tensor(float(len(r))), "sum": r.sum(0), "outer": pack(r.T @ r)} for r in rows]

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from fedsm.errors import UserError
+from fedsm.core.errors import UserError
+from fedsm.core.settings import TaskSettings
 from fedsm.nets import VGG11, build_selector, build_unet, count_parameters
-from fedsm.settings import TaskSettings
 
 
 def task(**given) -> TaskSettings:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from app_fedsm.config import PERSONAL, SELECTORS, available, build_settings
+from app_fedsm.config.build import PERSONAL, SELECTORS, available, build_settings
 from fedsm.data.cache import SiteCache
 from fedsm.data.dataset import load_site
 from fedsm.nets import build_unet, count_parameters

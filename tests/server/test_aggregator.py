@@ -8,12 +8,13 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext, FLContextManager
 from nvflare.apis.shareable import Shareable, make_reply
 
-from fedsm import exchange
-from fedsm.server.aggregator import SoftPullAggregator
-from fedsm.server.identity import set_sender
+from fedsm.core.tensors import payload_bytes
+from fedsm.flare import exchange
+from fedsm.flare.aggregator import SoftPullAggregator
+from fedsm.flare.identity import set_sender
+from fedsm.selectors.descriptor import describe
+from fedsm.selectors.gaussian import pack
 from fedsm.tracks import server_tracks
-from fedsm.tracks.descriptor import describe
-from fedsm.tracks.gaussian import pack
 from tests.conftest import SITES, small_settings
 
 IMAGES = {"train": 10, "validation": 4, "test": 4}
@@ -69,7 +70,7 @@ def test_a_good_answer_is_merged(aggregator):
     key = next(k for k in before if k.startswith("global/"))
     assert torch.allclose(after[key], before[key] + 1)
     assert list(aggregator.accepted) == ["site-1"]
-    assert aggregator.up_bytes["site-1"] == exchange.payload_bytes(exchange.unpack(update(aggregator))[1])
+    assert aggregator.up_bytes["site-1"] == payload_bytes(exchange.unpack(update(aggregator))[1])
 
 
 def test_numpy_and_float64_are_taken(aggregator):

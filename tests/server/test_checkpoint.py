@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from fedsm.errors import UserError
+from fedsm.core.errors import UserError
 from fedsm.server.checkpoint import Checkpoints
 
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from fedsm.errors import UserError
+from fedsm.core.errors import UserError
 from fedsm.server.checkpoint import Checkpoints
 from tests.conftest import SITES, small_settings
 from tests.federation import JOB, Federation

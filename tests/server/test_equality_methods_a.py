@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from fedsm.core.dice import dice_per_image
 from fedsm.data.dataset import load_site
-from fedsm.evaluation.dice import dice_per_image
 from fedsm.nets import build_unet
 from tests import plain_methods_a as plain
 from tests.conftest import SITES, small_settings

@@ -9,8 +9,8 @@ import json
 import pytest
 import torch
 
+from fedsm.core.state import part
 from fedsm.super_model.artefact import load_super_model
-from fedsm.tracks.state import part
 from tests import plain_methods_b as plain
 from tests.conftest import SITES, small_settings
 from tests.federation import JOB, Federation, results_of

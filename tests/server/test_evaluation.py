@@ -9,9 +9,9 @@ import torch
 
 pytest.importorskip("scipy", reason="MONAI's Hausdorff distance needs scipy: pip install 'fedsm[report]'")
 
-from app_fedsm.cli import main
-from fedsm import exchange
-from fedsm.server.evaluation import FILE, MODEL, EvaluationController
+from app_fedsm.cli.main import main
+from fedsm.flare import exchange
+from fedsm.flare.evaluation import FILE, MODEL, EvaluationController
 from fedsm.server.report_check import report_problem
 from fedsm.super_model.artefact import load_super_model
 from tests.app.finished_run import finished_run

@@ -8,9 +8,9 @@ import torch
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import make_reply
 
-from fedsm import exchange
-from fedsm.server.dispatch import _ClientTasks
-from fedsm.server.inbox import Inbox
+from fedsm.flare import exchange
+from fedsm.flare.compat.client_tasks import ClientTasks
+from fedsm.flare.inbox import Inbox
 from tests.conftest import SITES, small_settings
 from tests.federation import Federation, in_round, results_of
 from tests.plain_loop import largest_difference
@@ -145,7 +145,7 @@ def test_inbox_hands_on_in_order_and_nothing_after_it_was_closed():
 
 
 def test_client_tasks_hold_each_entry_once():
-    entries, entry = _ClientTasks(), object()
+    entries, entry = ClientTasks(), object()
     entries.append(entry)
     entries.append(entry)
     assert len(entries) == 1

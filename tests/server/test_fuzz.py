@@ -11,8 +11,8 @@ from nvflare.apis.dxo import DXO, DataKind
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
 
-from fedsm import exchange
-from fedsm.server.aggregator import SoftPullAggregator
+from fedsm.flare import exchange
+from fedsm.flare.aggregator import SoftPullAggregator
 from fedsm.server.checks import templates_of
 from fedsm.server.results import evaluation_problem
 from fedsm.tracks import server_tracks

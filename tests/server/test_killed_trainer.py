@@ -5,8 +5,8 @@ import signal
 
 import torch
 
-from fedsm import exchange
 from fedsm.client import trainer_link
+from fedsm.flare import exchange
 from tests.client.trainer_site import faulty, when_it_trains
 from tests.conftest import SITES, small_settings
 from tests.federation import Federation, in_round, results_of

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from fedsm import exchange
+from fedsm.flare import exchange
 from fedsm.server.checkpoint import Checkpoints
 from fedsm.tracks import client_tracks, server_tracks
 from fedsm.tracks.fedavg import initial_weights

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import torch
 from nvflare.fuel.utils import fobs
 
-from fedsm import exchange
-from fedsm.server.memory import received_to_disk
+from fedsm.flare.compat import tensors as tensors_of_flare
+from fedsm.flare.compat.memory import received_to_disk
 
 
 class Cell:
@@ -53,7 +53,7 @@ def test_a_deployments_engine_has_one_cell(tmp_path):
 
 def test_nothing_is_kept_of_what_was_sent():
     tensors = {"a": torch.ones(3), "b": torch.zeros(2)}
-    source = exchange._LeanDownloadable(tensors, 1)
+    source = tensors_of_flare._LeanDownloadable(tensors, 1)
     source.num_receivers = 1
     rc, items, state = source.produce({}, "site-1")
     assert len(items) == 1 and source.cache == [(None, 0)] * 2 and not source._prefetch_futures

@@ -9,7 +9,7 @@ import torch
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import make_reply
 
-from fedsm import exchange
+from fedsm.flare import exchange
 from fedsm.server.checkpoint import Checkpoints
 from tests.conftest import SITES, small_settings
 from tests.federation import Federation, in_round, results_of
@@ -19,7 +19,7 @@ from tests.server.test_equality import TOLERANCE, last_weights
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch):
-    monkeypatch.setattr("fedsm.server.ask.RETRY_PAUSE", 0.05)
+    monkeypatch.setattr("fedsm.flare.ask.RETRY_PAUSE", 0.05)
 
 
 def accepted_of(federation: Federation) -> list[tuple[int, str]]:

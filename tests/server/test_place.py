@@ -2,11 +2,11 @@
 
 import pytest
 
-from fedsm.errors import UserError
+from fedsm.core.errors import UserError
+from fedsm.core.task_names import SIMULATED_JOB
 from fedsm.server.checkpoint import FOLDER
 from fedsm.server.owner import Submitter
 from fedsm.server.place import RUNS, checkpoints_of, hand_over, leave, place_of
-from fedsm.task_names import SIMULATED_JOB
 
 LEAD = Submitter("lead@a.org", "a", "lead")
 

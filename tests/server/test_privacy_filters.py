@@ -8,10 +8,10 @@ from nvflare.app_common.filters.exclude_vars import ExcludeVars
 from nvflare.app_common.filters.percentile_privacy import PercentilePrivacy
 from nvflare.app_common.filters.svt_privacy import SVTPrivacy
 
-from fedsm import exchange
+from fedsm.flare import exchange
+from fedsm.selectors.private_sums import SENSITIVITY, gaussian_sigma
 from fedsm.server.checks import privacy_problem
 from fedsm.tracks import server_tracks
-from fedsm.tracks.private_sums import SENSITIVITY, gaussian_sigma
 from tests.conftest import SITES, small_settings
 from tests.federation import Federation, results_of
 from tests.server.test_equality import last_weights

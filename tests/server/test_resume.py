@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from fedsm import exchange
+from fedsm.flare import exchange
 from tests.conftest import SITES, small_settings, write_site
 from tests.federation import Federation, in_round, results_of
 from tests.plain_loop import largest_difference

@@ -8,13 +8,13 @@ import pytest
 import torch
 from nvflare.apis.dxo import DataKind
 
-from fedsm import exchange
-from fedsm.errors import UserError
-from fedsm.server.aggregator import SoftPullAggregator
+from fedsm.core.errors import UserError
+from fedsm.core.settings import NORM_CHECKS, JobSettings
+from fedsm.flare import exchange
+from fedsm.flare.aggregator import SoftPullAggregator
+from fedsm.selectors.gaussian import StatisticsSelector, gaussian_classes, sums_template
 from fedsm.server.guard import NormGuard
-from fedsm.settings import NORM_CHECKS, JobSettings
 from fedsm.tracks import server_tracks
-from fedsm.tracks.gaussian import StatisticsSelector, gaussian_classes, sums_template
 from tests.conftest import SITES, small_settings
 from tests.federation import Federation, in_round, results_of
 from tests.plain_loop import algorithm_1, largest_difference

@@ -5,11 +5,11 @@ import torch
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import make_reply
 
-from fedsm import exchange
 from fedsm.data.dataset import load_site
+from fedsm.flare import exchange
+from fedsm.selectors.network_features import encoder_features, encoder_weights
 from fedsm.super_model.artefact import load_super_model
 from fedsm.tracks import build_inference_selector
-from fedsm.tracks.network_features import encoder_features, encoder_weights
 from tests.conftest import SITES, small_settings
 from tests.federation import Federation, results_of
 from tests.server.test_equality import last_weights

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import torch
 
+from fedsm.core.settings import JobSettings
+from fedsm.core.state import prefixed
 from fedsm.nets import build_selector, build_unet
-from fedsm.settings import JobSettings
+from fedsm.selectors.descriptor import DESCRIPTORS, build_descriptor
+from fedsm.selectors.gaussian import gaussian_classes, pack
+from fedsm.selectors.network_features import encoder_weights
 from fedsm.super_model.artefact import save_super_model
-from fedsm.tracks.descriptor import DESCRIPTORS, build_descriptor
-from fedsm.tracks.gaussian import gaussian_classes, pack
-from fedsm.tracks.network_features import encoder_weights
-from fedsm.tracks.state import prefixed
 from tests.conftest import small_settings
 
 SITES = ["site-1", "site-2"]

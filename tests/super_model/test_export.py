@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from app_fedsm.cli import main
+from app_fedsm.cli.main import main
 from fedsm.super_model.model import SuperModel
 from fedsm.super_model.scripted import script_super_model
 from tests.super_model.small_model import KINDS, site_images, write_super_model

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app_fedsm.cli import main
+from app_fedsm.cli.main import main
 from fedsm.data.readers import read
 from fedsm.data.writers import pixel_area, write_mask
 from fedsm.super_model.table import cup_to_disc

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedsm.errors import UserError
+from fedsm.core.errors import UserError
 from fedsm.nets import build_unet
+from fedsm.selectors.inference import blend, mix
 from fedsm.super_model.artefact import load_super_model
-from fedsm.super_model.inference import blend, mix
 from fedsm.super_model.labels import compose, decompose, mask_table
 from fedsm.super_model.model import SuperModel
 from fedsm.tracks import build_inference_selector
@@ -142,7 +142,7 @@ def test_prediction_without_nvflare(tmp_path):
 
         prediction = SuperModel.load({str(path)!r}).predict(numpy.zeros((9, 7, 3), "uint8"))
         assert prediction.mask.shape == (9, 7)
-        import fedsm.super_model.files, fedsm.super_model.bundle, fedsm.super_model.onnx_file, app_fedsm.predict
+        import fedsm.super_model.files, fedsm.super_model.bundle, fedsm.super_model.onnx_file, app_fedsm.cli.predict
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

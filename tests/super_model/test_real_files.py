@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app_fedsm.cli import main
+from app_fedsm.cli.main import main
 from fedsm.data.readers import read
 from fedsm.super_model.model import SuperModel
 from tests.data.test_real_data import NUCLEI, PROSTATE, needs_nuclei, needs_prostate

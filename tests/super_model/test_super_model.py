@@ -5,9 +5,9 @@ import json
 import pytest
 import torch
 
-from fedsm.errors import UserError
+from fedsm.core.errors import UserError
+from fedsm.selectors.inference import select
 from fedsm.super_model.artefact import load_super_model, save_super_model
-from fedsm.super_model.inference import select
 from tests.conftest import small_settings
 
 

@@ -8,10 +8,11 @@ import torch
 from torch import nn
 
 from fedsm.client.local_state import LocalState
-from fedsm.errors import UserError
+from fedsm.core.errors import UserError
+from fedsm.core.tensors import Tensors
 from fedsm.nets import build_unet
 from fedsm.tracks import check_tracks, client_tracks
-from fedsm.tracks.base import ClientTrack, Tensors
+from fedsm.tracks.base import ClientTrack
 from fedsm.tracks.fedavg import initial_weights
 from fedsm.tracks.segmentation import SegmentationClient
 from tests.conftest import SITES, small_settings

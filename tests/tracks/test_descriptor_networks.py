@@ -6,8 +6,8 @@ from monai.networks.blocks import Convolution
 from torch import nn
 
 from fedsm.nets import build_unet
-from fedsm.tracks.descriptor import build_descriptor, describe, length_of
-from fedsm.tracks.network_features import (
+from fedsm.selectors.descriptor import build_descriptor, describe, length_of
+from fedsm.selectors.network_features import (
     PooledFeatures,
     encoder_features,
     encoder_length,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedsm.errors import UserError
+from fedsm.core.errors import UserError
 from fedsm.tracks.ditto import DittoClient
 from fedsm.tracks.segmentation import SegmentationClient
 from tests.tracks.small_site import (

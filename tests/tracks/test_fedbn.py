@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedsm import exchange
-from fedsm.errors import UserError
+from fedsm.core.errors import UserError
+from fedsm.core.tensors import payload_bytes
 from fedsm.tracks import client_tracks, server_tracks
 from fedsm.tracks.fedavg import initial_weights
 from fedsm.tracks.fedbn import FedBNClient, norm_entries
@@ -105,11 +105,11 @@ def test_wire_is_the_network_without_its_norm_layers(norm):
         for key in module.state_dict()
     }
     assert norms and norms < set(whole)
-    body = exchange.payload_bytes({"p": {k: v for k, v in whole.items() if k not in norms}})
+    body = payload_bytes({"p": {k: v for k, v in whole.items() if k not in norms}})
     update = train(track, server.payload(SITES[0]), noise(3))
     for tensors in (server.payload(SITES[0]), server.final_payload(SITES[0]), server.template(), update):
         assert set(tensors) == set(whole) - norms
-        assert exchange.payload_bytes({"p": tensors}) == body
+        assert payload_bytes({"p": tensors}) == body
     assert set(track.deliver()) == set(server.delivery_template()) == set(whole)
 
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from fedsm import exchange
-from fedsm.errors import UserError
+from fedsm.core.errors import UserError
+from fedsm.core.tensors import payload_bytes
 from fedsm.tracks import client_tracks, server_tracks
 from fedsm.tracks.perfedavg import PerFedAvgClient
 from tests.conftest import SITES, small_settings
@@ -129,9 +129,9 @@ def test_server_holds_the_shared_model_and_the_delivered_ones():
     """w goes down and comes up each round; personal networks come once; only they compete."""
     settings = settings_with()
     track, other = (server_tracks(settings, SITES)["personal"] for _ in range(2))
-    model = exchange.payload_bytes({"personal": track.delivery_template()})
+    model = payload_bytes({"personal": track.delivery_template()})
     for tensors in (track.payload(SITES[0]), track.template()):
-        assert exchange.payload_bytes({"personal": tensors}) == model
+        assert payload_bytes({"personal": tensors}) == model
     assert track.final_payload(SITES[0]) == {}
     assert (track.models(), list(track.files()), track.judges("personal")) == ([], ["personal"], SITES)
 

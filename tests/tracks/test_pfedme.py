@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from fedsm import exchange
-from fedsm.errors import UserError
+from fedsm.core.errors import UserError
+from fedsm.core.tensors import payload_bytes
 from fedsm.tracks import client_tracks, server_tracks
 from fedsm.tracks.fedavg import initial_weights
 from fedsm.tracks.pfedme import PFedMeClient
@@ -88,7 +88,7 @@ def test_theta_is_scored_and_delivered_and_w_is_sent():
     track = client_tracks(settings, 0, 3, CPU)["personal"]
     update = train(track, down, noise(3))
     assert set(update) == set(server.template())
-    assert exchange.payload_bytes({"p": update}) == exchange.payload_bytes({"p": down})
+    assert payload_bytes({"p": update}) == payload_bytes({"p": down})
     theta = {k: v.clone() for k, v in track.net.state_dict().items()}
     w = {k: down[k] + v for k, v in update.items()}
     assert any(not torch.allclose(theta[k], w[k], atol=1e-5) for k in w)

@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 
-from fedsm.errors import UserError
+from fedsm.core.errors import UserError
+from fedsm.selectors.descriptor import describe, descriptor_length, image_scale
+from fedsm.selectors.gaussian import StatisticsSelector, gaussian_classes, pack, unpack
+from fedsm.selectors.private_sums import SENSITIVITY, PrivateSums, StatisticsPrivacy, gaussian_delta, gaussian_sigma
 from fedsm.tracks import client_tracks
-from fedsm.tracks.descriptor import describe, descriptor_length, image_scale
-from fedsm.tracks.gaussian import StatisticsSelector, gaussian_classes, pack, unpack
-from fedsm.tracks.private_sums import SENSITIVITY, PrivateSums, StatisticsPrivacy, gaussian_delta, gaussian_sigma
 from tests.conftest import small_settings
 
 CPU = torch.device("cpu")

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from fedsm.tracks.descriptor import _band_energy
-from fedsm.tracks.quantiles import values_at
+from fedsm.selectors.descriptor import _band_energy
+from fedsm.selectors.quantiles import values_at
 
 RAMP = torch.rand(2, 3, 500, generator=torch.Generator().manual_seed(0))
 

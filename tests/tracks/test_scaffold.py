@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from fedsm import exchange
-from fedsm.errors import UserError
+from fedsm.core.errors import UserError
+from fedsm.core.tensors import payload_bytes
 from fedsm.tracks import client_tracks, server_tracks
 from fedsm.tracks.scaffold import ScaffoldClient
 from tests.conftest import SITES, small_settings
@@ -188,9 +188,9 @@ def test_wire_is_two_networks_each_way_and_integers_have_no_control():
     assert {k for k in update if k.startswith("control/")} == {f"control/{k}" for k in parameters}
 
     plain = server_tracks(small_settings(method="scaffold"), SITES)["global"]
-    model = exchange.payload_bytes({"global": plain.weights})
-    assert exchange.payload_bytes({"global": plain.payload(SITES[0])}) == 2 * model
-    assert exchange.payload_bytes({"global": plain.template()}) == 2 * model
+    model = payload_bytes({"global": plain.weights})
+    assert payload_bytes({"global": plain.payload(SITES[0])}) == 2 * model
+    assert payload_bytes({"global": plain.template()}) == 2 * model
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedsm.errors import UserError
+from fedsm.core.errors import UserError
 from fedsm.nets import build_selector
-from fedsm.super_model.inference import blend, mix
+from fedsm.selectors.inference import blend, mix
 from fedsm.tracks import build_inference_selector, client_tracks, server_tracks
 from tests.conftest import SITES, small_settings
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedsm.errors import UserError
+from fedsm.core.errors import UserError
 from fedsm.tracks import client_tracks, playing, score_names, server_tracks
 from tests.conftest import SITES, small_settings
 

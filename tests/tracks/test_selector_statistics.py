@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedsm.errors import UserError
+from fedsm.core.errors import UserError
+from fedsm.selectors.descriptor import build_descriptor, describe, descriptor_length
+from fedsm.selectors.gaussian import StatisticsSelector, gaussian_classes, pack, unpack
+from fedsm.selectors.network_features import encoder_weights
 from fedsm.tracks import build_inference_selector, check_tracks, client_tracks, server_tracks
-from fedsm.tracks.descriptor import build_descriptor, describe, descriptor_length
-from fedsm.tracks.gaussian import StatisticsSelector, gaussian_classes, pack, unpack
-from fedsm.tracks.network_features import encoder_weights
 from tests.conftest import SITES, small_settings
 
 CPU = torch.device("cpu")
@@ -64,7 +64,7 @@ def test_distance_and_softmax_by_hand(monkeypatch):
     yhat_1 = e^-0.125 / (e^-0.125 + e^-1.125) = 1 / (1 + e^-1) = 0.7311
     """
     monkeypatch.setattr(
-        "fedsm.tracks.gaussian.build_descriptor", lambda *_: lambda x: torch.ones(1, 1, dtype=torch.float64)
+        "fedsm.selectors.gaussian.build_descriptor", lambda *_: lambda x: torch.ones(1, 1, dtype=torch.float64)
     )
     tensors = {
         "means": torch.tensor([[0.0], [4.0]], dtype=torch.float64),

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedsm.errors import UserError
+from fedsm.core.errors import UserError
 from fedsm.tracks import server_tracks, softpull
 from tests.conftest import SITES, small_settings
 

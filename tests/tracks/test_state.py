@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedsm.tracks.state import RunningMean, add_, as_tensor, examine, subtract
+from fedsm.core.state import RunningMean, add_, as_tensor, examine, subtract
 
 
 def test_running_mean_by_hand():

@@ -7,7 +7,7 @@ import traceback
 
 import torch
 
-from fedsm.errors import UserError
+from fedsm.core.errors import UserError
 
 OUT_OF_MEMORY = "out of memory at the site: a smaller batch_size or size may help, or fewer programs beside it"
 # How torch and C++ say it, in exceptions that have no type of their own and as last words.

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import torch
 
-from fedsm.tracks.base import Tensors
+from fedsm.core.tensors import Tensors
 
 _LENGTH = struct.Struct("!Q")
 

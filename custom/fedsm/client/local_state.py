@@ -1,8 +1,8 @@
 """What a site must remember between rounds, on its own disk.
 
 One file a round: `<state_dir>/<run id>/round_000007.safetensors` holds Adam's moments as they were after round 7. The
-last two rounds are kept, and those that the server keeps to go back to (`fedsm.rounds`), so that a server that goes on
-from an earlier checkpoint finds the moments that belong to it.
+last two rounds are kept, and those that the server keeps to go back to (`fedsm.core.rounds`), so that a server that
+goes on from an earlier checkpoint finds the moments that belong to it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from fedsm.errors import UserError
-from fedsm.names import below, check_run_id
-from fedsm.rounds import rounds_to_keep
-from fedsm.text import one_line
-from fedsm.tracks.base import Tensors
+from fedsm.core.errors import UserError
+from fedsm.core.names import below, check_run_id
+from fedsm.core.rounds import rounds_to_keep
+from fedsm.core.tensors import Tensors
+from fedsm.core.text import one_line
 
 _KEEP = 2
 _NAME = re.compile(r"round_(\d+)\.safetensors")

@@ -8,17 +8,17 @@ import torch
 
 from fedsm.client.site_settings import SiteSettings
 from fedsm.client.work import Aborted, Answer
+from fedsm.core.errors import UserError
+from fedsm.core.limits import is_number, shown
+from fedsm.core.settings import JobSettings
+from fedsm.core.task_names import SCORE
+from fedsm.core.tensors import Tensors
 from fedsm.data.cases import ALL, SiteCases
 from fedsm.data.split import PARTS
-from fedsm.errors import UserError
 from fedsm.evaluation.candidates import Candidates
 from fedsm.evaluation.image_scores import score_images
 from fedsm.evaluation.metrics import check_metrics
 from fedsm.evaluation.site_report import draw, report_of
-from fedsm.limits import is_number, shown
-from fedsm.settings import JobSettings
-from fedsm.task_names import SCORE
-from fedsm.tracks.base import Tensors
 
 
 class SiteScorer:

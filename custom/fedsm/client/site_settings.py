@@ -37,9 +37,9 @@ from typing import NamedTuple
 import torch
 import yaml
 
+from fedsm.core.errors import UserError
 from fedsm.data.site_rules import SiteRules
-from fedsm.errors import UserError
-from fedsm.tracks.private_sums import StatisticsPrivacy
+from fedsm.selectors.private_sums import StatisticsPrivacy
 
 FILE_NAME = "fedsm_site.yaml"
 DATA_ROOT_VARIABLE = "FEDSM_DATA_ROOT"

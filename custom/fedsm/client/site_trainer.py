@@ -11,15 +11,16 @@ from fedsm.client.local_state import LocalState
 from fedsm.client.site_settings import SiteSettings
 from fedsm.client.sums_guard import guard_sums
 from fedsm.client.work import Aborted, Answer
+from fedsm.core.errors import UserError
+from fedsm.core.settings import JobSettings
+from fedsm.core.task_names import EVALUATE, REGISTER, TRAIN, VALIDATE
+from fedsm.core.tensors import Batch, Tensors
 from fedsm.data.augment import augment_batch
 from fedsm.data.cache import SiteCache
 from fedsm.data.dataset import load_site, seeded_order
-from fedsm.errors import UserError
 from fedsm.evaluation.candidates import evaluate_candidates
-from fedsm.settings import JobSettings
-from fedsm.task_names import EVALUATE, REGISTER, TRAIN, VALIDATE
 from fedsm.tracks import client_tracks
-from fedsm.tracks.base import Batch, ClientTrack, Tensors
+from fedsm.tracks.base import ClientTrack
 
 log = logging.getLogger(__name__)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedsm.client.site_settings import SiteSettings
-from fedsm.errors import UserError
+from fedsm.core.errors import UserError
+from fedsm.selectors.private_sums import PrivateSums
+from fedsm.selectors.releases import Releases
 from fedsm.tracks.base import ClientTrack
-from fedsm.tracks.private_sums import PrivateSums
-from fedsm.tracks.releases import Releases
 
 
 def guard_sums(

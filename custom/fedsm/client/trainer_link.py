@@ -24,9 +24,9 @@ from fedsm.client import frames
 from fedsm.client.failures import OUT_OF_MEMORY, speaks_of_memory
 from fedsm.client.site_settings import Place
 from fedsm.client.work import Aborted, Answer
-from fedsm.errors import UserError
-from fedsm.task_names import EVALUATE, SCORE
-from fedsm.tracks.base import Tensors
+from fedsm.core.errors import UserError
+from fedsm.core.task_names import EVALUATE, SCORE
+from fedsm.core.tensors import Tensors
 
 COMMAND = (
     sys.executable,

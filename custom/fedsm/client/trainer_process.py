@@ -21,8 +21,8 @@ from fedsm.client.failures import explain
 from fedsm.client.site_settings import Place
 from fedsm.client.work import Aborted
 from fedsm.client.workers import build_worker
-from fedsm.errors import UserError
-from fedsm.private_files import keep_private
+from fedsm.core.errors import UserError
+from fedsm.core.private_files import keep_private
 
 
 class _Hand:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedsm.tracks.base import Tensors
+from fedsm.core.tensors import Tensors
 
 
 class Aborted(Exception):

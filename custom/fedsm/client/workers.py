@@ -7,12 +7,12 @@ from pathlib import Path
 from fedsm.client.site_scorer import SiteScorer
 from fedsm.client.site_settings import Place, load_site_settings
 from fedsm.client.site_trainer import SiteTrainer
-from fedsm.errors import UserError
-from fedsm.limits import MOST_ROUND, is_whole, shown
-from fedsm.names import check_run_id, check_site_names
+from fedsm.core.errors import UserError
+from fedsm.core.limits import MOST_ROUND, is_whole, shown
+from fedsm.core.names import check_run_id, check_site_names
+from fedsm.core.settings import JobSettings
+from fedsm.core.task_names import SCORE
 from fedsm.nets import check_sizes
-from fedsm.settings import JobSettings
-from fedsm.task_names import SCORE
 from fedsm.tracks import check_options
 
 Worker = SiteTrainer | SiteScorer
@@ -22,7 +22,8 @@ def build_worker(place: Place, task: str, meta: dict) -> Worker:
     """The worker of a run at a site, from the site's own settings and what came with the first task.
 
     Raises:
-        UserError: the task names a run or sites that cannot be, it asks for more than a site gives (`fedsm.limits`),
+        UserError: the task names a run or sites that cannot be, it asks for more than a site gives
+            (`fedsm.core.limits`),
             or the site's own settings are wrong.
     """
     run_id, sites = check_task(meta)

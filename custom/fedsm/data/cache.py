@@ -31,9 +31,9 @@ from typing import IO
 import numpy as np
 import torch
 
+from fedsm.core.errors import UserError
 from fedsm.data.digests import PARTIAL, content_key
 from fedsm.data.site_folder import Pair
-from fedsm.errors import UserError
 
 try:
     import fcntl

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import torch
 
+from fedsm.core.errors import UserError
+from fedsm.core.settings import JobSettings
 from fedsm.data.dataset import load_pair
 from fedsm.data.patients import patients_of
 from fedsm.data.readers import pixel_spacing, read
 from fedsm.data.site_folder import Pair, list_pairs, site_folders
 from fedsm.data.site_rules import RESEARCH, SiteRules
 from fedsm.data.split import PARTS, split_site
-from fedsm.errors import UserError
-from fedsm.settings import JobSettings
 
 ALL = "all"
 

@@ -15,16 +15,16 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+from fedsm.core.errors import UserError
+from fedsm.core.names import is_site_name
+from fedsm.core.settings import TaskSettings
+from fedsm.core.text import printable
 from fedsm.data.check_pair import Seen, find_pairs, look_at
 from fedsm.data.findings import Notes, SiteReport, name_of, percent, some
 from fedsm.data.patients import patients_of
 from fedsm.data.site_folder import site_folders
 from fedsm.data.site_rules import RESEARCH, SiteRules
 from fedsm.data.split import FILE_NAME, PARTS
-from fedsm.errors import UserError
-from fedsm.names import is_site_name
-from fedsm.settings import TaskSettings
-from fedsm.text import printable
 
 _MIN_PATIENTS, _FEW_PATIENTS = 3, 12
 _RARE, _COMMON = 0.0005, 0.9  # fractions of a label that are hardly ever meant

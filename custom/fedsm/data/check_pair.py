@@ -11,14 +11,15 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from fedsm.core.errors import UserError
+from fedsm.core.natural_order import natural_key
+from fedsm.core.settings import TaskSettings
+from fedsm.core.text import printable
 from fedsm.data.findings import Notes, name_of
 from fedsm.data.intensity import IntensityError, scale_intensity
 from fedsm.data.limits import open_picture
 from fedsm.data.readers import PICTURES, VOLUMES, grid_difference, has_colours, is_supported, read, stem, suffix
-from fedsm.data.site_folder import Pair, match_channels, natural_key, size_text
-from fedsm.errors import UserError
-from fedsm.settings import TaskSettings
-from fedsm.text import printable
+from fedsm.data.site_folder import Pair, match_channels, size_text
 
 _DARK, _BRIGHT = 0.02, 0.98  # of the format's range
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from fedsm.core.errors import UserError
+from fedsm.core.private_files import new_file
+from fedsm.core.settings import TaskSettings
+from fedsm.core.text import printable
 from fedsm.data.check_pair import find_pairs, load_pair
 from fedsm.data.findings import KINDS, Notes, name_of
 from fedsm.data.intensity import scale_intensity
 from fedsm.data.site_folder import Pair
-from fedsm.errors import UserError
-from fedsm.private_files import new_file
-from fedsm.settings import TaskSettings
-from fedsm.text import printable
 
 TILE, CAPTION, GAP, HEADER, COLUMNS = 288, 24, 12, 64, 4  # pixels; TILE is the longer side of an image
 # Told apart by eyes that do not tell red from green, and rare in tissue, fundus and MR.

@@ -18,6 +18,10 @@ import torch
 from torch.nn import functional
 from tqdm import tqdm
 
+from fedsm.core.errors import UserError
+from fedsm.core.settings import JobSettings, TaskSettings
+from fedsm.core.tensors import Batch
+from fedsm.core.text import printable
 from fedsm.data import intensity, readers, site_folder
 from fedsm.data.cache import CacheFull, Entry, SiteCache, open_entry
 from fedsm.data.intensity import IntensityError, scale_intensity
@@ -26,10 +30,6 @@ from fedsm.data.readers import VOLUMES, slice_count, suffix
 from fedsm.data.site_folder import Pair, list_pairs, read_pair
 from fedsm.data.site_rules import RESEARCH, SiteRules
 from fedsm.data.split import PARTS, derive_seed, split_site
-from fedsm.errors import UserError
-from fedsm.settings import JobSettings, TaskSettings
-from fedsm.text import printable
-from fedsm.tracks.base import Batch
 
 # Whoever changes how files become numbers need not think of the cache: the code is part of its keys.
 _CODE = (__file__, intensity.__file__, readers.__file__, site_folder.__file__)

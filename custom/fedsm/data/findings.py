@@ -6,8 +6,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fedsm.core.text import printable
 from fedsm.data.readers import FORMATS
-from fedsm.text import printable
 
 Notes = defaultdict[str, list[str]]
 _NAMED = 5  # files that a finding names

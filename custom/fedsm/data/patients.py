@@ -6,9 +6,9 @@ import csv
 import re
 from pathlib import Path
 
+from fedsm.core.errors import UserError
 from fedsm.data.readers import is_supported
 from fedsm.data.readers import stem as stem_of
-from fedsm.errors import UserError
 
 FILE_NAME = "patients.csv"
 

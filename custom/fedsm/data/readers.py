@@ -11,8 +11,8 @@ from nibabel.affines import voxel_sizes
 from nibabel.orientations import inv_ornt_aff, io_orientation
 from PIL import Image
 
+from fedsm.core.errors import UserError
 from fedsm.data.limits import load_volume, open_picture
-from fedsm.errors import UserError
 
 PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".ppm", ".pgm", ".pnm")
 VOLUMES = (".nii", ".nii.gz")

@@ -5,16 +5,16 @@ Loading stops here at the first problem. All that is wrong with a folder, before
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from fedsm.core.errors import UserError
+from fedsm.core.names import is_site_name
+from fedsm.core.natural_order import natural_key
+from fedsm.core.settings import TaskSettings
 from fedsm.data.readers import FORMATS, VOLUMES, grid_difference, is_supported, named, read, stem, suffix
-from fedsm.errors import UserError
-from fedsm.names import is_site_name
-from fedsm.settings import TaskSettings
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,6 @@ class Pair:
     stem: str
     image: Path
     mask: Path
-
-
-def natural_key(name: str) -> list:
-    """Sorts `site-2` before `site-10`."""
-    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
 def list_sites(root: Path) -> list[str]:

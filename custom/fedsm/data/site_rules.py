@@ -12,9 +12,9 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedsm.core.errors import UserError
+from fedsm.core.settings import JobSettings, TaskSettings
 from fedsm.data.patients import FILE_NAME
-from fedsm.errors import UserError
-from fedsm.settings import JobSettings, TaskSettings
 
 FIXED_SEED = 0  # a job's default: it meets the same split in the simulator and at a real site
 

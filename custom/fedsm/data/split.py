@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsm.errors import UserError
+from fedsm.core.errors import UserError
 
 PARTS = ("train", "validation", "test")
 FILE_NAME = "splits.json"

@@ -10,9 +10,9 @@ from nibabel.affines import voxel_sizes
 from nibabel.orientations import apply_orientation, axcodes2ornt, io_orientation, ornt_transform
 from PIL import Image
 
+from fedsm.core.private_files import new_file
 from fedsm.data.limits import load_volume
 from fedsm.data.readers import VOLUMES, suffix
-from fedsm.private_files import new_file
 
 # What keeps every value of an 8-bit mask; GIF and PNM only as greys, which is what masks are.
 _LOSSLESS = (".png", ".tif", ".tiff", ".bmp", ".gif", ".ppm", ".pgm", ".pnm")

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from fedsm.errors import UserError
-from fedsm.evaluation.dice import dice_per_image
-from fedsm.limits import shown
+from fedsm.core.dice import dice_per_image
+from fedsm.core.errors import UserError
+from fedsm.core.limits import shown
+from fedsm.core.settings import JobSettings
+from fedsm.core.tensors import Batch, Tensors
 from fedsm.nets import build_unet
-from fedsm.settings import JobSettings
-from fedsm.super_model.inference import GLOBAL, blend, mix, personal
-from fedsm.super_model.selection import choose
+from fedsm.selectors.inference import GLOBAL, MIXTURE, THRESHOLD, blend, mix, personal
+from fedsm.selectors.selection import choose
 from fedsm.tracks import build_inference_selector
-from fedsm.tracks.base import MIXTURE, THRESHOLD, Batch, Tensors
 
 
 class Candidates:

@@ -9,8 +9,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedsm.errors import UserError
-from fedsm.private_files import new_file
+from fedsm.core.errors import UserError
+from fedsm.core.private_files import new_file
 
 # Okabe & Ito's palette without black, the strong ones first.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#B8A800")

@@ -10,9 +10,8 @@ import torch
 from fedsm.data.cases import Case
 from fedsm.evaluation.candidates import Candidates
 from fedsm.evaluation.metrics import METRICS, metrics_per_image
-from fedsm.super_model.inference import mix
-from fedsm.super_model.selection import choose
-from fedsm.tracks.base import MIXTURE, THRESHOLD
+from fedsm.selectors.inference import MIXTURE, THRESHOLD, mix
+from fedsm.selectors.selection import choose
 
 SUPER = "super_model"
 

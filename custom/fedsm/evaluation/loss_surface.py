@@ -13,9 +13,9 @@ from collections.abc import Callable
 import torch
 from monai.losses import DiceLoss
 
+from fedsm.core.settings import TaskSettings
+from fedsm.core.tensors import Batch, Tensors
 from fedsm.nets import build_unet
-from fedsm.settings import TaskSettings
-from fedsm.tracks.base import Batch, Tensors
 
 DIRECTIONS = 10
 

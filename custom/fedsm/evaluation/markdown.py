@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import io
 
+from fedsm.core.text import CsvTable, printable
 from fedsm.evaluation.image_scores import SUPER
 from fedsm.evaluation.metrics import DICE, HD95, METRICS, TITLES
 from fedsm.evaluation.site_report import LEAST_PATIENTS, MEAN, OWN
-from fedsm.super_model.inference import GLOBAL
-from fedsm.text import CsvTable, printable
+from fedsm.selectors.inference import GLOBAL
 
 ROWS = {SUPER: "super model", OWN: "personal, own site", GLOBAL: "global"}
 

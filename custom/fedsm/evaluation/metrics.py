@@ -17,8 +17,8 @@ import warnings
 
 import torch
 
-from fedsm.errors import UserError
-from fedsm.evaluation.dice import dice_per_image
+from fedsm.core.dice import dice_per_image
+from fedsm.core.errors import UserError
 
 METRICS = (DICE, IOU, HD95) = ("dice", "iou", "hd95")
 TITLES = {DICE: "Dice", IOU: "IoU", HD95: "HD95"}

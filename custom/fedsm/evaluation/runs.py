@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedsm.errors import UserError
-from fedsm.names import check_run_id, check_site_names
-from fedsm.plain_json import read_json
-from fedsm.settings import JobSettings
-from fedsm.text import printable
+from fedsm.core.errors import UserError
+from fedsm.core.names import check_run_id, check_site_names
+from fedsm.core.plain_json import read_json
+from fedsm.core.settings import JobSettings
+from fedsm.core.text import printable
 
 CENTRALIZED = "centralized"
 

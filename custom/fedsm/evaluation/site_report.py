@@ -13,8 +13,7 @@ from fedsm.evaluation.bootstrap import Resampled, resample, site_interval
 from fedsm.evaluation.calibration import reliability
 from fedsm.evaluation.image_scores import SUPER, ImageScores
 from fedsm.evaluation.metrics import DICE
-from fedsm.super_model.inference import GLOBAL, personal
-from fedsm.tracks.base import MIXTURE, THRESHOLD
+from fedsm.selectors.inference import GLOBAL, MIXTURE, THRESHOLD, personal
 
 OWN = "personal_own"
 MEAN = "mean"  # beside the labels: their mean

@@ -8,6 +8,7 @@ from itertools import islice
 import numpy as np
 import torch
 
+from fedsm.core.tensors import Batch
 from fedsm.data.cases import Case, SiteCases
 from fedsm.evaluation.candidates import Candidates
 from fedsm.evaluation.image_scores import ImageScores
@@ -15,9 +16,8 @@ from fedsm.evaluation.loss_surface import DIRECTIONS, loss_surface, norm_of
 from fedsm.evaluation.metrics import DICE
 from fedsm.evaluation.overlays import Shown, pick
 from fedsm.evaluation.tsne import tsne
+from fedsm.selectors.inference import GLOBAL, MIXTURE, mix, personal
 from fedsm.super_model.artefact import SuperModelFiles
-from fedsm.super_model.inference import GLOBAL, mix, personal
-from fedsm.tracks.base import MIXTURE, Batch
 
 MAP_IMAGES = 60  # of each site on the t-SNE map: exact t-SNE takes N^2
 SURFACE_IMAGES = 8  # of each part under the loss surface

@@ -2,11 +2,11 @@
 
 import torch
 
-from fedsm.errors import UserError
-from fedsm.limits import MOST_PARAMETERS
+from fedsm.core.errors import UserError
+from fedsm.core.limits import MOST_PARAMETERS
+from fedsm.core.settings import JobSettings
 from fedsm.nets.unet import build_unet
 from fedsm.nets.vgg import VGG11, build_selector
-from fedsm.settings import JobSettings
 
 
 def count_parameters(net: torch.nn.Module) -> int:

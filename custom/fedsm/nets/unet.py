@@ -2,8 +2,8 @@
 
 from monai.networks.nets import UNet
 
-from fedsm.errors import UserError
-from fedsm.settings import TaskSettings
+from fedsm.core.errors import UserError
+from fedsm.core.settings import TaskSettings
 
 DEFAULTS = {
     "channels": [16, 32, 64, 128, 256],

@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
-from fedsm.errors import UserError
-from fedsm.settings import TaskSettings
+from fedsm.core.errors import UserError
+from fedsm.core.settings import TaskSettings
 
 _PLAN = (64, "pool", 128, "pool", 256, 256, "pool", 512, 512, "pool", 512, 512, "pool")
 

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from fedsm.settings import JobSettings
+from fedsm.core.settings import JobSettings
 from fedsm.tracks import client_tracks
 from fedsm.tracks.segmentation import NetworkClient
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedsm.errors import UserError
+from fedsm.core.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from dataclasses import dataclass
 
+from fedsm.core.text import printable
 from fedsm.data.findings import count_levels
-from fedsm.text import printable
 
 _WHOLE_WORDS = {"break_long_words": False, "break_on_hyphens": False, "drop_whitespace": True}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from fedsm.components import EXECUTOR
+from fedsm.core.components import EXECUTOR
 from fedsm.preflight.kit import Kit
 from fedsm.preflight.line import Line
 

@@ -8,9 +8,10 @@ import shlex
 from tqdm import tqdm
 
 from fedsm.client.site_settings import FILE_NAME, SiteSettings, load_site_settings
+from fedsm.core.errors import UserError
+from fedsm.core.settings import JobSettings
 from fedsm.data.check import check_folder
 from fedsm.data.findings import SiteReport, contents
-from fedsm.errors import UserError
 from fedsm.preflight.certificates import check_certificate
 from fedsm.preflight.connection import check_server
 from fedsm.preflight.footprint import cache_bytes, job_footprint
@@ -19,7 +20,6 @@ from fedsm.preflight.line import Line
 from fedsm.preflight.machine import check_device, check_disk, check_memory, check_writing
 from fedsm.preflight.policy import check_code
 from fedsm.preflight.versions import check_against_server, check_packages, check_python
-from fedsm.settings import JobSettings
 
 _NAMED = 3  # findings of the data check; `fedsm data check` shows all
 

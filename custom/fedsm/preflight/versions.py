@@ -11,7 +11,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from fedsm.errors import UserError
+from fedsm.core.errors import UserError
 from fedsm.preflight.line import Line
 
 _SHOWN = ("fedsm", "nvflare", "torch", "monai", "numpy")

@@ -6,8 +6,8 @@
 
 Weight files are written first and never changed; the JSON that names them is put in place last, in one rename. So
 whenever the process is killed, the newest JSON is complete. The best model of a track is a weight file of an earlier
-round that stays because it is named. Which rounds stay says `fedsm.rounds`: the newest, and one from before the norm
-guard's window, to go back to (`--from-round`).
+round that stays because it is named. Which rounds stay says `fedsm.core.rounds`: the newest, and one from before
+the norm guard's window, to go back to (`--from-round`).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pathlib import Path
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from fedsm.errors import UserError
-from fedsm.names import below
-from fedsm.plain_json import read_json
-from fedsm.rounds import rounds_to_keep
+from fedsm.core.errors import UserError
+from fedsm.core.names import below
+from fedsm.core.plain_json import read_json
+from fedsm.core.rounds import rounds_to_keep
+from fedsm.core.tensors import Tensors
 from fedsm.server.checkpoint_check import check_state
-from fedsm.tracks.base import Tensors
 
 FOLDER = "checkpoints"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedsm.errors import UserError
-from fedsm.names import check_plain_names, check_run_id, check_site_names
+from fedsm.core.errors import UserError
+from fedsm.core.names import check_plain_names, check_run_id, check_site_names
 
 
 def check_state(state: object, path: Path) -> dict:

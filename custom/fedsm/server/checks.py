@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 
-from fedsm import exchange, intake
-from fedsm.text import one_line as one_line  # `checks.one_line` is what the aggregator calls
-from fedsm.tracks.base import ServerTrack, Tensors, is_fraction
+from fedsm.core.limits import is_fraction
+from fedsm.core.plain_values import MOST_PLAIN_MESSAGE
+from fedsm.core.task_names import REGISTER, TASKS, TRAIN, VALIDATE
+from fedsm.core.tensors import Tensors
+from fedsm.core.text import one_line as one_line  # `checks.one_line` is what the aggregator calls
+from fedsm.tracks.base import ServerTrack
 
 PARTS = ("train", "validation", "test")
 _META = ("round", "images", "reports", "losses", "evaluation")
@@ -27,7 +30,7 @@ def most_bytes(templates: dict[str, Tensors]) -> int:
 
 def most_message(tracks: dict[str, ServerTrack]) -> int:
     """The most bytes of any message of a job: its largest answer, should all of it come in one, and plain values."""
-    return intake.MOST_PLAIN_MESSAGE + max(most_bytes(templates_of(task, tracks)) for task in exchange.TASKS)
+    return MOST_PLAIN_MESSAGE + max(most_bytes(templates_of(task, tracks)) for task in TASKS)
 
 
 def counts_problem(images, limits: dict[str, int], why: str) -> str | None:
@@ -69,11 +72,11 @@ def reports_problem(reports, playing: dict[str, ServerTrack], images: int) -> st
 
 def templates_of(task: str, tracks: dict[str, ServerTrack]) -> dict[str, Tensors]:
     """Track -> what an answer to a task must hold; tracks that send nothing are left out."""
-    if task == exchange.REGISTER:
+    if task == REGISTER:
         templates = {name: track.registration_template() for name, track in tracks.items()}
-    elif task == exchange.TRAIN:
+    elif task == TRAIN:
         templates = {name: track.template() for name, track in tracks.items()}
-    elif task == exchange.VALIDATE:
+    elif task == VALIDATE:
         templates = {name: track.delivery_template() for name, track in tracks.items()}
     else:
         templates = {}

@@ -11,17 +11,17 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedsm.errors import UserError
-from fedsm.names import below, check_site_name, refuse_links
-from fedsm.plain_json import reading
-from fedsm.private_files import close_to_others
+from fedsm.core.errors import UserError
+from fedsm.core.names import below, check_site_name, refuse_links
+from fedsm.core.plain_json import reading
+from fedsm.core.private_files import close_to_others
+from fedsm.core.settings import JobSettings
+from fedsm.core.tensors import Tensors
+from fedsm.selectors.inference import personal
 from fedsm.server.checkpoint import FOLDER, Checkpoints
 from fedsm.server.record import RunRecord
-from fedsm.settings import JobSettings
 from fedsm.super_model.artefact import load_super_model, save_super_model
-from fedsm.super_model.inference import personal
 from fedsm.tracks import check_tracks, server_tracks
-from fedsm.tracks.base import Tensors
 
 SUPER_MODEL = "super_model"
 _REST = ("run.json", "accepted.jsonl", "progress.jsonl", "results.json")

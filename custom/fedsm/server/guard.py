@@ -33,7 +33,7 @@ from __future__ import annotations
 import math
 from statistics import median
 
-from fedsm.rounds import WINDOW
+from fedsm.core.rounds import WINDOW
 
 _ABSURD = 100.0
 _LEAST = 1e-6  # of an update of 1 in every entry: below that a usual norm is no measure for anything

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from fedsm.private_files import close_to_others
+from fedsm.core.private_files import close_to_others
 
 FOLDER = "fedsm_incoming"
 log = logging.getLogger(__name__)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from fedsm.core.settings import JobSettings
+from fedsm.core.tensors import Tensors
+from fedsm.selectors.inference import GLOBAL
 from fedsm.server.checkpoint import Checkpoints, write_json
 from fedsm.server.memory import peak_bytes
 from fedsm.server.record import RunRecord
-from fedsm.settings import JobSettings
 from fedsm.super_model.artefact import save_super_model, versions
-from fedsm.super_model.inference import GLOBAL
-from fedsm.tracks.base import ServerTrack, Tensors
+from fedsm.tracks.base import ServerTrack
 
 _MB = 1024 * 1024
 

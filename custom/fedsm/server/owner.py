@@ -13,12 +13,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from nvflare.apis.fl_constant import FLContextKey
-from nvflare.apis.fl_context import FLContext
-from nvflare.apis.job_def import JobMetaKey
-
-from fedsm.errors import UserError
-from fedsm.task_names import SIMULATED_JOB
+from fedsm.core.errors import UserError
 
 FILE = "owner.json"
 _ADMIN = "project_admin"
@@ -31,22 +26,6 @@ class Submitter:
     name: str
     org: str
     role: str
-
-
-def submitter_of(fl_ctx: FLContext) -> Submitter | None:
-    """The submitter of the running job; None in the simulator.
-
-    Raises:
-        UserError: FLARE does not say.
-    """
-    if fl_ctx.get_job_id() == SIMULATED_JOB:
-        return None
-    meta = fl_ctx.get_prop(FLContextKey.JOB_META)
-    keys = (JobMetaKey.SUBMITTER_NAME.value, JobMetaKey.SUBMITTER_ORG.value, JobMetaKey.SUBMITTER_ROLE.value)
-    found = [meta.get(key) for key in keys] if isinstance(meta, dict) else [None]
-    if not all(isinstance(value, str) and value for value in found):
-        raise UserError("FLARE does not say who submitted this job; submit it with a startup kit of your own")
-    return Submitter(*found)
 
 
 def write_owner(place: Path, submitter: Submitter) -> None:

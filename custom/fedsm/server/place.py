@@ -15,12 +15,12 @@ import os
 import shutil
 from pathlib import Path
 
-from fedsm.errors import UserError
-from fedsm.names import below, check_job_id
+from fedsm.core.errors import UserError
+from fedsm.core.names import below, check_job_id
+from fedsm.core.task_names import SIMULATED_JOB
 from fedsm.server.checkpoint import FOLDER
 from fedsm.server.owner import FILE as OWNER
 from fedsm.server.owner import Submitter, check_owner, owns, write_owner
-from fedsm.task_names import SIMULATED_JOB
 
 RUNS = "fedsm_runs"
 _EARLIER_JOBS = "job:"

@@ -10,9 +10,9 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fedsm.core.shares import trimmed_mean
 from fedsm.server.checkpoint import Checkpoints
 from fedsm.tracks.base import ServerTrack
-from fedsm.tracks.shares import trimmed_mean
 
 MOST_NOTES = 50  # refusals and warnings of one site that are kept one by one; the rest is counted
 _SAME = 1e-6  # scores of one network on one machine

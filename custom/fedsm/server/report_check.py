@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 
+from fedsm.core.limits import is_fraction
+from fedsm.core.settings import JobSettings
 from fedsm.evaluation.calibration import BINS
 from fedsm.evaluation.image_scores import SUPER
 from fedsm.evaluation.metrics import HD95, METRICS
 from fedsm.evaluation.site_report import MEAN, OWN
+from fedsm.selectors.inference import GLOBAL, MIXTURE, THRESHOLD, personal
 from fedsm.server.results import is_census
-from fedsm.settings import JobSettings
-from fedsm.super_model.inference import GLOBAL, personal
 from fedsm.tracks import selection_rule
-from fedsm.tracks.base import MIXTURE, THRESHOLD, is_fraction
 
 _UNITS = ("px", "mm", "px or mm")
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from fedsm.settings import JobSettings
-from fedsm.super_model.inference import GLOBAL, personal
+from fedsm.core.limits import is_fraction
+from fedsm.core.settings import JobSettings
+from fedsm.core.shares import trimmed_mean
+from fedsm.selectors.inference import GLOBAL, THRESHOLD, personal
 from fedsm.tracks import selection_rule
-from fedsm.tracks.base import THRESHOLD, is_fraction
-from fedsm.tracks.shares import trimmed_mean
 
 
 def evaluation_problem(

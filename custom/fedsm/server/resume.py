@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedsm.data.site_folder import natural_key
-from fedsm.errors import UserError
-from fedsm.plain_json import reading
+from fedsm.core.errors import UserError
+from fedsm.core.natural_order import natural_key
+from fedsm.core.plain_json import reading
+from fedsm.core.settings import JobSettings
+from fedsm.core.tensors import Tensors
 from fedsm.server.checkpoint import Checkpoints, named
 from fedsm.server.record import RunRecord
-from fedsm.settings import JobSettings
 from fedsm.tracks import server_tracks
-from fedsm.tracks.base import ServerTrack, Tensors
+from fedsm.tracks.base import ServerTrack
 
 # What a resumed run may not change, or its weights would be those of neither run.
 _FIXED = ("task", "tracks", "local_epochs", "batch_size", "size", "lr", "selector_lr", "seed")

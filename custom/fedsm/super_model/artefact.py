@@ -20,13 +20,13 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from fedsm.errors import UserError
-from fedsm.limits import is_number, shown
-from fedsm.names import below, check_plain_names, check_run_id, check_site_names
-from fedsm.plain_json import read_json
-from fedsm.settings import JobSettings
+from fedsm.core.errors import UserError
+from fedsm.core.limits import is_number, shown
+from fedsm.core.names import below, check_plain_names, check_run_id, check_site_names
+from fedsm.core.plain_json import read_json
+from fedsm.core.settings import JobSettings
+from fedsm.core.tensors import Tensors
 from fedsm.super_model.card import CARD, render_card
-from fedsm.tracks.base import Tensors
 
 FORMAT = "fedsm-super-model/1"
 MANIFEST = "manifest.json"

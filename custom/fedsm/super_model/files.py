@@ -19,17 +19,17 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from fedsm.core.errors import UserError
+from fedsm.core.private_files import new_file
+from fedsm.core.text import CsvTable
 from fedsm.data.readers import VOLUMES, suffix
 from fedsm.data.site_folder import read_image
 from fedsm.data.writers import pixel_area, write_mask
-from fedsm.errors import UserError
-from fedsm.private_files import new_file
 from fedsm.super_model.labels import decompose
 from fedsm.super_model.model import SuperModel
 from fedsm.super_model.overlay import draw_overlay, preview
 from fedsm.super_model.prediction import BatchPrediction, Prediction
 from fedsm.super_model.table import Row, columns, row_cells
-from fedsm.text import CsvTable
 
 TABLE = "predictions.csv"
 _READERS = 2  # threads that decode while the networks compute

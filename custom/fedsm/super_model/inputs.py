@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from fedsm.core.errors import UserError
+from fedsm.core.natural_order import natural_key
 from fedsm.data.readers import FORMATS, is_supported, stem
-from fedsm.data.site_folder import natural_key
 from fedsm.data.writers import mask_name
-from fedsm.errors import UserError
 
 
 def list_inputs(given: list[str]) -> dict[Path, Path]:

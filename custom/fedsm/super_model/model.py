@@ -18,20 +18,20 @@ import numpy as np
 import torch
 from torch import nn
 
+from fedsm.core.errors import UserError
+from fedsm.core.settings import JobSettings
+from fedsm.core.tensors import Tensors
+from fedsm.core.text import one_line
 from fedsm.data.dataset import to_pixels
 from fedsm.data.intensity import IntensityError
 from fedsm.data.site_folder import match_channels, read_image
-from fedsm.errors import UserError
 from fedsm.nets import build_unet, check_sizes
-from fedsm.settings import JobSettings
+from fedsm.selectors.inference import GLOBAL, THRESHOLD, personal
+from fedsm.selectors.selection import Selection, choose, weights_of
 from fedsm.super_model.artefact import load_super_model
-from fedsm.super_model.inference import GLOBAL, personal
 from fedsm.super_model.labels import compose, mask_table
 from fedsm.super_model.prediction import BatchPrediction, Prediction, join, labels_at
-from fedsm.super_model.selection import Selection, choose, weights_of
-from fedsm.text import one_line
 from fedsm.tracks import build_inference_selector, selection_rule
-from fedsm.tracks.base import THRESHOLD, Tensors
 
 SELECTOR = "selector"
 

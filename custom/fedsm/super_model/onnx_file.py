@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedsm.errors import UserError
+from fedsm.core.errors import UserError
 from fedsm.super_model.model import SuperModel
 from fedsm.super_model.scripted import OUTPUTS, script_super_model
 

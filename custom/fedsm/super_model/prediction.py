@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from fedsm.super_model.selection import Selection
+from fedsm.selectors.selection import Selection
 
 
 class BatchPrediction(NamedTuple):

@@ -12,9 +12,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedsm.super_model.inference import GLOBAL
+from fedsm.selectors.inference import GLOBAL, MIXTURE
 from fedsm.super_model.model import SuperModel
-from fedsm.tracks.base import MIXTURE
 
 OUTPUTS = ("probabilities", "choice", "yhat", "distance")
 

@@ -7,12 +7,16 @@ from dataclasses import dataclass, field
 
 import torch
 
-from fedsm.errors import UserError
-from fedsm.limits import MOST_STEPS
-from fedsm.settings import JobSettings
+from fedsm.core.errors import UserError
+from fedsm.core.limits import MOST_STEPS
+from fedsm.core.settings import JobSettings
+from fedsm.core.tensors import Tensors
+from fedsm.selectors.descriptor import DESCRIPTORS
+from fedsm.selectors.gaussian import StatisticsSelector
+from fedsm.selectors.inference import THRESHOLD
+from fedsm.selectors.network import EnsembleSelector, ExtraSelector, NetworkSelector
 from fedsm.tracks.apfl import APFLClient
-from fedsm.tracks.base import THRESHOLD, ClientTrack, ServerTrack, Tensors
-from fedsm.tracks.descriptor import DESCRIPTORS
+from fedsm.tracks.base import ClientTrack, ServerTrack
 from fedsm.tracks.ditto import DittoClient
 from fedsm.tracks.fedavg import AveragedServer
 from fedsm.tracks.fedbn import FedBNClient, FedBNServer
@@ -25,11 +29,11 @@ from fedsm.tracks.perfedavg import PerFedAvgClient
 from fedsm.tracks.pfedme import PFedMeClient, PFedMeServer
 from fedsm.tracks.scaffold import ScaffoldClient, ScaffoldServer
 from fedsm.tracks.segmentation import SegmentationClient
-from fedsm.tracks.selector_ensemble import EnsembleClient, EnsembleSelector, EnsembleServer
-from fedsm.tracks.selector_extra import ExtraClient, ExtraSelector, ExtraServer
-from fedsm.tracks.selector_fedavg import NetworkSelector, SelectorClient, SelectorFedAvgServer
+from fedsm.tracks.selector_ensemble import EnsembleClient, EnsembleServer
+from fedsm.tracks.selector_extra import ExtraClient, ExtraServer
+from fedsm.tracks.selector_fedavg import SelectorClient, SelectorFedAvgServer
 from fedsm.tracks.selector_gradient import SelectorGradientClient, SelectorGradientServer
-from fedsm.tracks.selector_statistics import StatisticsClient, StatisticsSelector, StatisticsServer
+from fedsm.tracks.selector_statistics import StatisticsClient, StatisticsServer
 from fedsm.tracks.shared_kept import SharedKeptServer
 from fedsm.tracks.softpull import SoftPullServer
 
@@ -201,7 +205,7 @@ def server_tracks(settings: JobSettings, sites: list[str]) -> dict[str, ServerTr
 
 
 def selection_rule(settings: JobSettings) -> str | None:
-    """How the job's selector is read at inference (see `fedsm.super_model.inference`); None where there is none."""
+    """How the job's selector is read at inference (see `fedsm.selectors.inference`); None where there is none."""
     spec = settings.tracks.get("selector")
     return kind_of("selector", spec).selector.rule if spec else None
 

@@ -23,10 +23,10 @@ from copy import deepcopy
 
 import torch
 
-from fedsm.tracks.base import Tensors
+from fedsm.core.state import copy, part, prefixed
+from fedsm.core.tensors import Tensors
 from fedsm.tracks.fedavg import initial_weights
 from fedsm.tracks.kept import LinkedClient
-from fedsm.tracks.state import copy, part, prefixed
 
 
 class APFLClient(LinkedClient):

@@ -11,20 +11,8 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from fedsm.settings import JobSettings
-
-Tensors = dict[str, torch.Tensor]
-# A selector class says by its `rule` how its probabilities are to be read at inference:
-THRESHOLD = "threshold"  # (B, K): Algorithm 2 with a threshold gamma
-DIRECT = "direct"  # (B, K + 1): the most probable model, 0 is the global one; no threshold (FedSM-extra)
-MIXTURE = "mixture"  # (B, K + 1): the mixture sum_m yhat_m h_m of all models, 0 is the global one (ensemble)
-
-Batch = tuple[torch.Tensor, torch.Tensor]  # images (B, C, H, W) in 0..1, labels (B, L, H, W) of 0 and 1
-
-
-def is_fraction(value) -> bool:
-    """Whether something that a site sent is a number in [0, 1]; NaN is not."""
-    return isinstance(value, float) and 0 <= value <= 1
+from fedsm.core.settings import JobSettings
+from fedsm.core.tensors import Batch, Tensors
 
 
 class ClientTrack:

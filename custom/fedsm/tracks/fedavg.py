@@ -12,9 +12,10 @@ import threading
 
 import torch
 
+from fedsm.core.state import RunningMean, copy
+from fedsm.core.tensors import Tensors
 from fedsm.nets import build_unet
-from fedsm.tracks.base import ServerTrack, Tensors
-from fedsm.tracks.state import RunningMean, copy
+from fedsm.tracks.base import ServerTrack
 
 _SEEDING = threading.Lock()  # torch has one generator for all threads
 

@@ -18,10 +18,10 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase  # the parent of all batch and instance norms
 
-from fedsm.tracks.base import Batch, Tensors
+from fedsm.core.state import RunningMean, subtract
+from fedsm.core.tensors import Batch, Tensors
 from fedsm.tracks.kept import KeptClient
 from fedsm.tracks.shared_kept import SharedKeptServer
-from fedsm.tracks.state import RunningMean, subtract
 
 _NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from fedsm.tracks.base import Tensors
+from fedsm.core.tensors import Tensors
 from fedsm.tracks.segmentation import SegmentationClient
 
 

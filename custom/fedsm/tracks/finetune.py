@@ -18,7 +18,7 @@ global track, F_k has none of that track's terms.
 
 from __future__ import annotations
 
-from fedsm.tracks.base import Tensors
+from fedsm.core.tensors import Tensors
 from fedsm.tracks.kept import LinkedClient
 
 

@@ -11,13 +11,14 @@ from collections.abc import Iterable
 
 import torch
 
-from fedsm.errors import UserError
+from fedsm.core.errors import UserError
+from fedsm.core.settings import JobSettings
+from fedsm.core.state import add_, copy, part, prefixed, subtract
+from fedsm.core.tensors import Batch, Tensors
 from fedsm.nets import build_unet
-from fedsm.settings import JobSettings
-from fedsm.tracks.base import Batch, ClientTrack, SilentServer, Tensors
+from fedsm.tracks.base import ClientTrack, SilentServer
 from fedsm.tracks.fedavg import initial_weights
 from fedsm.tracks.segmentation import SegmentationClient
-from fedsm.tracks.state import add_, copy, part, prefixed, subtract
 
 
 class KeptClient(SegmentationClient):

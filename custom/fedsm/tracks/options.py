@@ -7,8 +7,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from fedsm.errors import UserError
-from fedsm.limits import shown
+from fedsm.core.errors import UserError
+from fedsm.core.limits import shown
 
 
 @dataclass(frozen=True)

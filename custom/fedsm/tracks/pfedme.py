@@ -27,9 +27,9 @@ from __future__ import annotations
 
 import torch
 
-from fedsm.errors import UserError
-from fedsm.settings import JobSettings
-from fedsm.tracks.base import Tensors
+from fedsm.core.errors import UserError
+from fedsm.core.settings import JobSettings
+from fedsm.core.tensors import Tensors
 from fedsm.tracks.shared_kept import SharedKeptClient, SharedKeptServer
 
 

@@ -24,11 +24,11 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from fedsm.errors import UserError
-from fedsm.tracks.base import Tensors
+from fedsm.core.errors import UserError
+from fedsm.core.state import RunningMean, copy, part, prefixed
+from fedsm.core.tensors import Tensors
 from fedsm.tracks.fedavg import AveragedServer
 from fedsm.tracks.segmentation import SegmentationClient
-from fedsm.tracks.state import RunningMean, copy, part, prefixed
 
 _CONTROL, _IMAGES = "control", "images"
 

@@ -8,10 +8,11 @@ import torch
 from monai.losses import DiceLoss
 from torch import nn
 
-from fedsm.evaluation.dice import dice_per_image
+from fedsm.core.dice import dice_per_image
+from fedsm.core.state import subtract
+from fedsm.core.tensors import Batch, Tensors
 from fedsm.nets import build_unet
-from fedsm.tracks.base import Batch, ClientTrack, Tensors
-from fedsm.tracks.state import subtract
+from fedsm.tracks.base import ClientTrack
 
 
 class NetworkClient(ClientTrack):

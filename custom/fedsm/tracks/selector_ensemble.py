@@ -19,14 +19,15 @@ from collections.abc import Callable, Iterable
 import torch
 from monai.losses import DiceLoss
 
-from fedsm.errors import UserError
-from fedsm.evaluation.dice import dice_per_image
+from fedsm.core.dice import dice_per_image
+from fedsm.core.errors import UserError
+from fedsm.core.settings import JobSettings
+from fedsm.core.state import copy, part, prefixed
+from fedsm.core.tensors import Batch, Tensors
 from fedsm.nets import build_unet
-from fedsm.settings import JobSettings
-from fedsm.super_model.inference import mix
-from fedsm.tracks.base import MIXTURE, Batch, ClientTrack, ServerTrack, Tensors
-from fedsm.tracks.selector_fedavg import NetworkSelector, SelectorClient, SelectorFedAvgServer
-from fedsm.tracks.state import copy, part, prefixed
+from fedsm.selectors.inference import mix
+from fedsm.tracks.base import ClientTrack, ServerTrack
+from fedsm.tracks.selector_fedavg import SelectorClient, SelectorFedAvgServer
 
 
 class EnsembleClient(SelectorClient):
@@ -115,10 +116,3 @@ class EnsembleServer(SelectorFedAvgServer):
     def close(self) -> None:
         super().close()
         self._models = []
-
-
-class EnsembleSelector(NetworkSelector):
-    """The mixture's weights at inference: (B, K + 1), the global model first."""
-
-    rule = MIXTURE
-    first = 1

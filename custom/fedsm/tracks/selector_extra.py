@@ -21,13 +21,13 @@ from monai.losses import DiceLoss
 from torch import nn
 from torch.nn import functional
 
-from fedsm.errors import UserError
-from fedsm.evaluation.dice import dice_per_image
+from fedsm.core.dice import dice_per_image
+from fedsm.core.errors import UserError
+from fedsm.core.settings import JobSettings
+from fedsm.core.state import part, prefixed
+from fedsm.core.tensors import Batch, Tensors
 from fedsm.nets import build_unet
-from fedsm.settings import JobSettings
-from fedsm.tracks.base import DIRECT, Batch, Tensors
-from fedsm.tracks.selector_fedavg import NetworkSelector, SelectorClient, SelectorFedAvgServer
-from fedsm.tracks.state import part, prefixed
+from fedsm.tracks.selector_fedavg import SelectorClient, SelectorFedAvgServer
 
 _LABELS, _DICE = "labels", "dice"
 
@@ -160,10 +160,3 @@ class ExtraServer(SelectorFedAvgServer):
     def release(self) -> None:
         super().release()
         self._models = {}
-
-
-class ExtraSelector(NetworkSelector):
-    """The selector of FedSM-extra at inference: (B, K + 1), the global model first."""
-
-    rule = DIRECT
-    first = 1

@@ -15,9 +15,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedsm.errors import UserError
+from fedsm.core.tensors import Batch, Tensors
 from fedsm.nets import build_selector
-from fedsm.tracks.base import THRESHOLD, Batch, Tensors
+from fedsm.selectors.network import check_outputs
 from fedsm.tracks.fedavg import AveragedServer, initial_weights
 from fedsm.tracks.segmentation import NetworkClient
 
@@ -28,18 +28,6 @@ def output_entries(build: Callable[[], nn.Module]) -> set[str]:
         net = build()
     last = [name for name, module in net.named_modules() if isinstance(module, nn.Linear)][-1]
     return {f"{last}.weight", f"{last}.bias"}
-
-
-def check_outputs(net: nn.Module, weights: Tensors) -> None:
-    """Refuses weights of a network with another number of outputs.
-
-    Raises:
-        UserError: they are of other sites, or of a version in which the ensemble did not weigh the global network.
-    """
-    bias = [key for key in net.state_dict() if key.endswith(".bias")][-1]
-    there, needed = len(weights[bias]), len(net.state_dict()[bias])
-    if there != needed:
-        raise UserError(f"the selector has {there} outputs, not {needed}: made by an earlier version; train it again")
 
 
 def _with_rows(old: torch.Tensor, fresh: torch.Tensor) -> torch.Tensor:
@@ -112,38 +100,3 @@ class SelectorFedAvgServer(AveragedServer):
             return value
         row = self.first + self.sites.index(site)
         return torch.cat([value[:row], value[row + 1 :]])
-
-
-class NetworkSelector:
-    """A trained selector at inference: yhat = softmax(f_s(w_s; x)).
-
-    Args:
-        settings: the job's settings.
-        n_sites: number of sites.
-        tensors: the selector's weights.
-        device: where to compute.
-    """
-
-    rule = THRESHOLD
-    first = 0  # the output of the first site
-
-    def __init__(self, settings, n_sites: int, tensors: Tensors, device: torch.device):
-        with torch.device("meta"):  # the weights are taken as they are, not copied
-            self.net = build_selector(settings.task, self.first + n_sites)
-        check_outputs(self.net, tensors)
-        self.net.load_state_dict(tensors, assign=True)
-        self.net.to(device).eval().requires_grad_(False)
-
-    @torch.no_grad()
-    def probabilities(self, images: torch.Tensor) -> torch.Tensor:
-        """(B, C, H, W) images to (B, K) probabilities of the sites, on the CPU; those of outputs before them first."""
-        return self.net(images).softmax(dim=1).cpu()
-
-    def judge(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The probabilities, and None: a trained network cannot say how foreign an image is."""
-        return self.probabilities(images), None
-
-    @torch.no_grad()
-    def features(self, images: torch.Tensor) -> torch.Tensor:
-        """(B, C, H, W) images to (B, F), what the network's last layer sees, on the CPU."""
-        return self.net.head[:-1](self.net.features(images)).cpu()

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import torch
 
-from fedsm.tracks.base import Tensors
+from fedsm.core.state import RunningMean, copy
+from fedsm.core.tensors import Tensors
 from fedsm.tracks.selector_fedavg import SelectorClient, SelectorFedAvgServer
-from fedsm.tracks.state import RunningMean, copy
 
 
 class SelectorGradientClient(SelectorClient):

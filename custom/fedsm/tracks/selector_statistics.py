@@ -26,11 +26,14 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from fedsm.errors import UserError
-from fedsm.settings import JobSettings
-from fedsm.tracks.base import Batch, ClientTrack, ServerTrack, SilentServer, Tensors, is_fraction
-from fedsm.tracks.covariance_weights import covariance_weights
-from fedsm.tracks.descriptor import (
+from fedsm.core.errors import UserError
+from fedsm.core.limits import is_fraction
+from fedsm.core.settings import JobSettings
+from fedsm.core.shares import trimmed_mean
+from fedsm.core.state import prefixed
+from fedsm.core.tensors import Batch, Tensors
+from fedsm.selectors.covariance_weights import covariance_weights
+from fedsm.selectors.descriptor import (
     DESCRIPTORS,
     ENCODER,
     IMAGE,
@@ -40,13 +43,12 @@ from fedsm.tracks.descriptor import (
     image_scale,
     length_of,
 )
-from fedsm.tracks.gaussian import StatisticsSelector, classes_of, flat_sums, sums_by_site, sums_template
-from fedsm.tracks.network_features import encoder_weights
-from fedsm.tracks.possible_sums import sums_problem
-from fedsm.tracks.private_sums import PrivateSums
-from fedsm.tracks.releases import SumsKey, exact_sums
-from fedsm.tracks.shares import trimmed_mean
-from fedsm.tracks.state import prefixed
+from fedsm.selectors.gaussian import StatisticsSelector, classes_of, flat_sums, sums_by_site, sums_template
+from fedsm.selectors.network_features import encoder_weights
+from fedsm.selectors.possible_sums import sums_problem
+from fedsm.selectors.private_sums import PrivateSums
+from fedsm.selectors.releases import SumsKey, exact_sums
+from fedsm.tracks.base import ClientTrack, ServerTrack, SilentServer
 
 SHRINKAGES = (0.02, 0.05, 0.1)
 # The safest of those: the encoder gives more numbers than there are images. With a trained U-Net on the nuclei data

@@ -11,10 +11,10 @@ from copy import deepcopy
 import torch
 from torch import nn
 
-from fedsm.tracks.base import Tensors
+from fedsm.core.state import subtract
+from fedsm.core.tensors import Tensors
 from fedsm.tracks.fedavg import AveragedServer
 from fedsm.tracks.kept import KeptClient, KeptServer
-from fedsm.tracks.state import subtract
 
 
 class SharedKeptClient(KeptClient):

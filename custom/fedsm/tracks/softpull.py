@@ -12,12 +12,13 @@ from collections.abc import Iterator
 
 import torch
 
-from fedsm.errors import UserError
+from fedsm.core.errors import UserError
+from fedsm.core.settings import JobSettings
+from fedsm.core.state import add_, copy
+from fedsm.core.tensors import Tensors
 from fedsm.nets import build_unet
-from fedsm.settings import JobSettings
-from fedsm.tracks.base import ServerTrack, Tensors
+from fedsm.tracks.base import ServerTrack
 from fedsm.tracks.fedavg import initial_weights
-from fedsm.tracks.state import add_, copy
 
 _BLOCK = 128 * 1024  # entries pulled at a time
 

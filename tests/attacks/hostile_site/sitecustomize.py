@@ -11,8 +11,8 @@ if any("simulator_worker" in word for word in sys.orig_argv) and "site-2" in sys
     import numpy as np
     import torch
 
-    from fedsm import exchange
-    from fedsm.client.executor import FedSMExecutor
+    from fedsm.flare import exchange
+    from fedsm.flare.executor import FedSMExecutor
 
     plan = json.loads(os.environ["FEDSM_HOSTILE"])
     work = FedSMExecutor.execute

@@ -14,11 +14,11 @@ import nibabel
 import numpy as np
 from PIL import Image
 
+from fedsm.core.errors import UserError
 from fedsm.data.prepare import drishti, i2cvb, msd, nci_isbi, promise12, prostatex, refuge, riga, rim_one
 from fedsm.data.prepare.pictures import read_picture
 from fedsm.data.prepare.source import Prepared, Source
 from fedsm.data.readers import suffix
-from fedsm.errors import UserError
 
 _FAMILIES = (drishti, riga, rim_one, refuge, i2cvb, msd, nci_isbi, promise12, prostatex)
 SOURCES: dict[str, Source] = {source.name: source for family in _FAMILIES for source in family.SOURCES}

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from fedsm.core.errors import UserError
 from fedsm.data.limits import TooLarge, check_volume, load_volume
 from fedsm.data.prepare.source import Prepared
 from fedsm.data.readers import VOLUMES, suffix
-from fedsm.errors import UserError
 
 _LONGEST = 8  # bytes
 _FLIP_XY = np.diag([-1.0, -1.0, 1.0, 1.0])  # DICOM and ITK count to the left and back, NIfTI to the right and front

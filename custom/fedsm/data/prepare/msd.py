@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fedsm.core.errors import UserError
 from fedsm.data.limits import load_volume
 from fedsm.data.prepare.source import UNCHECKED, Prepared, Source, check_complete, files_below, index, missing_layout
-from fedsm.errors import UserError
 
 _CASE = r"(prostate_\d+)\.nii(?:\.gz)?"
 

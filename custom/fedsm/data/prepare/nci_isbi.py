@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from fedsm.core.errors import UserError
 from fedsm.data.prepare.itk import prepared, read_series, read_volume
 from fedsm.data.prepare.source import UNCHECKED, Prepared, Source, files_below, index, missing_layout
-from fedsm.errors import UserError
 
 
 def _pairs(name: str, prefix: str, raw: Path, readers: str) -> Iterator[Prepared]:

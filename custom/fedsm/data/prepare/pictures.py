@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from fedsm.core.errors import UserError
 from fedsm.data.limits import open_picture
-from fedsm.errors import UserError
 
 
 def read_picture(path: Path, mode: str, source: str) -> np.ndarray:

@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from fedsm.core.errors import UserError
 from fedsm.data.prepare.itk import prepared, read_series, read_volume
 from fedsm.data.prepare.nci_isbi import axial_t2
 from fedsm.data.prepare.source import UNCHECKED, Prepared, Source, files_below, missing_layout
-from fedsm.errors import UserError
 
 _NAME = "prostatex"
 _CASE = re.compile(r"ProstateX-(\d+)", re.IGNORECASE)

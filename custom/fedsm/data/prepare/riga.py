@@ -16,11 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
+from fedsm.core.errors import UserError
 from fedsm.data.prepare.itk import simple_itk
 from fedsm.data.prepare.outlines import trace
 from fedsm.data.prepare.pictures import join, majority, read_picture
 from fedsm.data.prepare.source import UNCHECKED, Prepared, Source, files_below, missing_layout
-from fedsm.errors import UserError
 
 _log = logging.getLogger(__name__)
 _NAME = re.compile(r"image *(\d+) *(?:(prime)|- *([1-6]))\.(?:tiff?|jpe?g|png|bmp)", re.IGNORECASE)

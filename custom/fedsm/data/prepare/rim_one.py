@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fedsm.core.errors import UserError
 from fedsm.data.prepare.pictures import join, read_picture
 from fedsm.data.prepare.source import UNCHECKED, Prepared, Source, check_complete, files_below, index, missing_layout
-from fedsm.errors import UserError
 
 _CASE = r"([A-Z]-\d+-[LR])"
 _ENDINGS = {"majority": r"-{0}-Avg\.png", "first": r"(?:-\d)?-{0}-exp1\.png"}

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsm.data.site_folder import natural_key
-from fedsm.errors import UserError
+from fedsm.core.errors import UserError
+from fedsm.core.natural_order import natural_key
 
 UNCHECKED = "layout from documentation and public code; not checked against a real download"
 

@@ -1,0 +1,195 @@
+"""`fedsm evaluate`: a super model on the images of sites, here or in a federation."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedsm.core.errors import UserError
+from fedsm.core.private_files import new_file
+from fedsm.core.text import printable
+
+if TYPE_CHECKING:
+    from fedsm.data.cases import SiteCases
+    from fedsm.evaluation.image_scores import ImageScores
+    from fedsm.super_model.artefact import SuperModelFiles
+
+LOCAL, POC, PROD = "local", "poc", "prod"  # where the images are
+
+
+def open_cases(
+    model: SuperModelFiles, folder: Path, root: Path, part: str, sites: list[str] | None = None
+) -> dict[str, SiteCases]:
+    """The images of each site under a data root, as training split them.
+
+    Args:
+        model: the super model.
+        folder: where it lies. In a run's folder the split that the run wrote down is used, elsewhere it is drawn again.
+        root: the data root, or one site's folder.
+        part: train, validation, test or `all`.
+        sites: only these; None: all that are there.
+
+    Raises:
+        UserError: a site that took no part in training cannot have its part; or one has other images than then.
+    """
+    from fedsm.data.cases import ALL, SiteCases, data_folders
+
+    cases = {}
+    found = data_folders(root)
+    for site in sites or found:
+        if site not in found:
+            raise UserError(f"site {site!r} has no folder in {root}")
+        if part != ALL and site not in model.manifest["sites"]:
+            raise UserError(f"site {site!r} took no part in training and has no {part} images: use --part all")
+        state = folder.parent / "site_state" / site
+        cases[site] = SiteCases(found[site], site, model.settings, part, state if state.is_dir() else None)
+    return cases
+
+
+def check_counts(model: SuperModelFiles, scores: dict[str, ImageScores], part: str) -> None:
+    """Refuses a split that is not the one of training: test images may have been trained on.
+
+    Raises:
+        UserError: naming the site.
+    """
+    for site, values in scores.items():
+        then = model.manifest.get("images", {}).get(site, {}).get(part, len(values))
+        if then != len(values):
+            raise UserError(
+                f"site {site!r}: {len(values)} {part} images, but {then} in training: its files have changed since,"
+                " so the split cannot be drawn again; restore them or use --part all"
+            )
+
+
+def score_sites(model: SuperModelFiles, cases: dict[str, SiteCases], desc: str) -> dict[str, ImageScores]:
+    """Every candidate on every image, with a bar."""
+    import torch
+    from tqdm import tqdm
+
+    from fedsm.evaluation.candidates import Candidates
+    from fedsm.evaluation.image_scores import score_images
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    models = Candidates(model.settings, model.manifest["sites"], model.networks, device)
+    with tqdm(total=sum(map(len, cases.values())), desc=desc, unit="file", disable=None) as bar:
+        batch = model.settings.batch_size
+        return {site: score_images(models, files, batch, device, bar.update) for site, files in cases.items()}
+
+
+def _evaluate(args: argparse.Namespace) -> int:
+    from fedsm.evaluation.evaluate import FILE
+    from fedsm.evaluation.metrics import check_metrics
+    from fedsm.super_model.artefact import load_super_model
+
+    _check_arguments(args)
+    if (args.out / FILE).exists() and not args.force:
+        raise UserError(f"{args.out / FILE} is there already; choose another folder or --force")
+    check_metrics()
+    model = load_super_model(args.super_model)
+    evaluation = _at_home(args, model) if args.env == LOCAL else _in_federation(args, model)
+    _write(args.out, model.manifest, evaluation)
+    missing = evaluation.get("missing", {})
+    for site, reason in missing.items():
+        print(f"fedsm: site {printable(site)} is not in it: {printable(reason)}", file=sys.stderr)
+    return int(bool(missing))
+
+
+def _check_arguments(args: argparse.Namespace) -> None:
+    if args.env == LOCAL and args.data is None:
+        raise UserError("DATA is missing: the folder with one sub-folder a site")
+    for option, places in {"DATA": [LOCAL], "--kit": [PROD], "--dir": [POC], "--byoc": [POC, PROD]}.items():
+        if args.env not in places and getattr(args, option.strip("-").lower()):
+            raise UserError(f"{option} is for --env {' or '.join(places)}, not for --env {args.env}")
+    if args.env == PROD and not (args.kit and args.sites):
+        raise UserError("--env prod needs --kit and --sites; see `fedsm evaluate --help`")
+
+
+def _at_home(args: argparse.Namespace, model: SuperModelFiles) -> dict:
+    from fedsm.evaluation.evaluate import summarize_images
+
+    folder = args.super_model.resolve()
+    if args.part != "all" and model.settings.seed and not (folder.parent / "site_state").is_dir():
+        print(
+            f"fedsm: the split is drawn with the run's seed {model.settings.seed}, as in the simulator; hospitals split"
+            " once, whatever the seed: for a model that was trained there use --env prod",
+            file=sys.stderr,
+        )
+    cases = open_cases(model, folder, args.data, args.part, args.sites)
+    scores = score_sites(model, cases, "evaluating")
+    if args.part != "all":
+        check_counts(model, scores, args.part)
+    return summarize_images(model.manifest, scores, args.part, args.seed)
+
+
+def _in_federation(args: argparse.Namespace, model: SuperModelFiles) -> dict:
+    from app_fedsm.federation import remote
+    from app_fedsm.federation.evaluate_remote import evaluate_remotely
+    from app_fedsm.federation.poc import Poc
+
+    kit, sites = args.kit, args.sites
+    if args.env == POC:
+        poc = Poc(args.dir or Path("poc"))
+        kit, sites = poc.lead, sites or poc.note["sites"]
+    try:
+        return evaluate_remotely(kit, args.super_model, model, sites, args.part, args.seed, args.byoc, args.out)
+    except remote.JobFailed as e:
+        raise UserError(f"the evaluation failed: {e}") from e
+
+
+def _write(out: Path, manifest: dict, evaluation: dict) -> None:
+    """Writes the files and shows the tables."""
+    from fedsm.evaluation.evaluate import FILE
+    from fedsm.evaluation.markdown import evaluation_csv, evaluation_markdown, score_table
+    from fedsm.evaluation.metrics import METRICS
+    from fedsm.server.checkpoint import write_json
+    from fedsm.super_model.card import CARD, render_card
+
+    new_file(out / "evaluation.md").write_text(evaluation_markdown(evaluation), encoding="utf-8")
+    new_file(out / "evaluation.csv").write_text(evaluation_csv(evaluation), encoding="utf-8")
+    if evaluation["part"] == "test":
+        new_file(out / CARD).write_text(render_card(manifest, evaluation), encoding="utf-8")
+    write_json(out / FILE, evaluation)
+    print("\n\n".join(score_table(evaluation, metric) for metric in METRICS))
+    if found := evaluation["reliability"]:
+        print(f"\nselector: accuracy {found['accuracy']:.3f}, calibration error (ECE) {found['ece']:.3f}")
+    print(f"\nall tables: {out / 'evaluation.md'}")
+
+
+_EXAMPLE = """example:
+  fedsm evaluate runs/first/super_model demo_data -o evaluation
+  fedsm evaluate runs/poc/super_model --env poc -o federated  # each site at home, only means and counts leave
+  fedsm evaluate runs/first/super_model --env prod --kit lead@hospital.org --sites site-1 site-2
+"""
+
+
+def add_parser(commands) -> None:
+    """Adds the command to `fedsm`'s."""
+    evaluate = commands.add_parser(
+        "evaluate", help="score a super model on sites' images", formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=_EXAMPLE,
+        description="Dice, IoU and 95 % Hausdorff distance of the super model and of every model in it, for each site"
+        " and label, with bootstrap intervals; Dice at every gamma; confusion and calibration of the selector."
+        " Writes evaluation.json, .md and .csv, and for test images a model card with intervals.",
+    )  # fmt: skip
+    add = evaluate.add_argument
+    add("super_model", type=Path, metavar="SUPER_MODEL", help="the super model's folder")
+    add("data", type=Path, nargs="?", metavar="DATA", help="folder with one sub-folder a site, or one site's")
+    add("-o", "--out", type=Path, default=Path("evaluation"), metavar="OUT", help="(default: evaluation)")
+    add(
+        "--part", choices=("test", "validation", "all"), default="test",
+        help="the part of each site's split in training, or all images, for data from elsewhere (default: test)",
+    )  # fmt: skip
+    add("--seed", type=int, default=0, metavar="S", help="of the bootstrap (default: 0)")
+    add("--sites", nargs="+", metavar="SITE", help="only these (with --env prod: needed)")
+    add(
+        "--env", choices=(LOCAL, POC, PROD), default=LOCAL,
+        help="where the images are: in DATA on this machine, or at the sites of a POC or of a provisioned federation"
+        " (default: local)",
+    )  # fmt: skip
+    add("--kit", type=Path, metavar="KIT", help="your startup kit, with --env prod")
+    add("--dir", type=Path, metavar="DIR", help="the POC's folder, with --env poc (default: poc)")
+    add("--force", action="store_true", help="replace the evaluation that OUT holds")
+    add("--byoc", action="store_true", help="carry the code inside the job (sites must allow it)")
+    evaluate.set_defaults(do=_evaluate)

@@ -1,0 +1,73 @@
+"""`fedsm forget SITE RUN`: a site leaves a run for good."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from fedsm.core.errors import UserError
+
+_EXAMPLE = """example:
+  fedsm forget site-2 runs/first                      # in place; asks first
+  fedsm forget site-2 runs/first -o runs/without --yes
+  fedsm run --resume --out runs/without --rounds 40   # goes on with the others
+"""
+_SELECTORS = {
+    "selector_statistics": "its sums go; the classes will be made again of the others' sums, exactly",
+    None: "there is none",
+}
+_TRAINED = "its output goes: the softmax will be over the others; nothing is trained again"
+
+
+def add_parser(commands) -> None:
+    """Adds the command."""
+    forget = commands.add_parser(
+        "forget", help="take a site out of a run for good", epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Drops a site's personal model, statistics and place from a run's checkpoint and super model. What"
+        " it added to the weights that all sites share stays in them. gamma and results.json stay what they were. Of a"
+        " federation's run the server's checkpoint as well, and the jobs that it stores are deleted.",
+    )  # fmt: skip
+    forget.add_argument("site", metavar="SITE", help="the site's name")
+    forget.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
+    forget.add_argument("-o", "--out", type=Path, metavar="OUT", help="write to this folder and leave RUN as it is")
+    forget.add_argument("--yes", action="store_true", help="do not ask")
+    forget.set_defaults(do=_forget)
+
+
+def _forget(args: argparse.Namespace) -> int:
+    from app_fedsm.federation.forget_remote import forget_remotely, leave_run
+    from app_fedsm.runs.run_folder import RUN, is_federation
+    from fedsm.server.forget import Forgetting, copy_rest
+
+    forgetting = Forgetting(args.run, args.site)
+    plan, out = forgetting.plan, args.out or args.run
+    same = out.resolve() == args.run.resolve()
+    federated = (args.run / RUN).is_file() and is_federation(args.run)
+    if federated and not same:
+        raise UserError("a federation's run is forgotten in place, here and on its server: leave out -o")
+    if same and not args.yes and not sys.stdin.isatty():
+        raise UserError(f"forgetting {plan.site!r} in {out} cannot be undone: give --yes, or -o OUT for a copy")
+    print(f"site {plan.site} leaves; {', '.join(plan.sites)} stay", file=sys.stderr)
+    print(f"checkpoint of round {plan.round}: will be rewritten, older ones removed", file=sys.stderr)
+    print(f"selector: {_SELECTORS.get(plan.selector, _TRAINED)}", file=sys.stderr)
+    print(f"super model: {'will be written again' if plan.has_super_model else 'there is none'}", file=sys.stderr)
+    if federated:
+        print("server: its checkpoint will be rewritten, its stored jobs of this run deleted", file=sys.stderr)
+    if same and not args.yes and not _confirmed(plan.site, args.run):
+        print("nothing was changed", file=sys.stderr)
+        return 1
+    if not same:
+        copy_rest(args.run, out, plan.site)
+    if federated:
+        forget_remotely(args.run, plan.site)
+    forgetting.write(out)
+    if federated:
+        leave_run(out, plan.site)
+    print(out)
+    return 0
+
+
+def _confirmed(site: str, run: Path) -> bool:
+    return input(f"forget {site} in {run}? This cannot be undone [y/N] ").strip().lower() in ("y", "yes")

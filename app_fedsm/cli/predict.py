@@ -1,0 +1,77 @@
+"""`fedsm predict`: masks, overlays and a table for files."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from pathlib import Path
+
+from fedsm.core.errors import UserError
+from fedsm.core.text import printable
+
+_EXAMPLE = """example:
+  fedsm predict runs/first/super_model demo_data/site-1/images -o predictions
+  fedsm predict runs/first/super_model 'scans/**/*.nii.gz' --site site-2 -o volumes
+"""
+_DESCRIPTION = """Segments files with a super model: for each image the selector chooses the network (Algorithm 2).
+
+INPUT is a file, a folder (with all below it) or a pattern. OUT gets masks/ (size, format, affine and header of the
+input; JPEG would change values, so its masks are PNG), overlays/ and predictions.csv: model used, confidence, distance
+to the nearest site, seconds, area of each label. Sub-folders are mirrored.
+
+Exit codes: 0 done, 1 some file could not be predicted (a line each on stderr), 2 bad input (nothing was started)."""
+
+
+def _predict(args: argparse.Namespace) -> int:
+    from tqdm import tqdm
+
+    from fedsm.super_model.files import TABLE, Output, predict_files
+    from fedsm.super_model.inputs import check_output, list_inputs, place
+    from fedsm.super_model.model import SuperModel
+
+    if args.batch_size < 1:
+        raise UserError(f"--batch-size must be at least 1, got {args.batch_size}")
+    inputs = list_inputs(args.input)
+    check_output(args.out, args.input, args.force)
+    model = SuperModel.load(args.super_model, args.device)
+    options = {"site": args.site, "use_global": args.use_global, "gamma": args.gamma, "blend": args.blend}
+    model.check(**options)
+    names = {file: below.as_posix() for file, below in inputs.items()}
+    output = Output(args.out, place(inputs, model.mask_dtype), names, not args.no_overlays)
+
+    def report(line: str) -> None:
+        tqdm.write(f"fedsm: {printable(line)}", file=sys.stderr)
+
+    images, failed = predict_files(model, output, args.batch_size, options, report)
+    if not images:
+        (args.out / TABLE).unlink()
+        with contextlib.suppress(OSError):  # what was there before stays
+            args.out.rmdir()
+        print(f"fedsm: none of {len(inputs)} files could be predicted", file=sys.stderr)
+        return 1
+    bad = f", {failed} of {len(inputs)} files could not be predicted" if failed else ""
+    count = "1 image or slice" if images == 1 else f"{images} images or slices"
+    print(f"{count}{bad}: {args.out / TABLE}")
+    return int(failed > 0)
+
+
+def add_parser(commands) -> None:
+    """Adds the command to `fedsm`'s."""
+    parser = commands.add_parser(
+        "predict", help="segment files with a super model", description=_DESCRIPTION, epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("super_model", type=Path, metavar="SUPER_MODEL", help="the folder super_model/ of a run")
+    parser.add_argument("input", nargs="+", metavar="INPUT", help="files, folders or patterns")
+    parser.add_argument("-o", "--out", type=Path, required=True, metavar="OUT", help="where results go")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--site", metavar="NAME", help="use this site's personal model for every image")
+    which.add_argument("--global", action="store_true", dest="use_global", help="use the global model for every image")
+    which.add_argument("--blend", action="store_true", help="soft selection: two models share an image")
+    parser.add_argument("--gamma", type=float, metavar="G", help="threshold of Algorithm 2 (default: its own)")
+    parser.add_argument("--no-overlays", action="store_true", help="write no overlays")
+    parser.add_argument("--batch-size", type=int, default=16, metavar="B", help="images at once (default: 16)")
+    parser.add_argument("--device", metavar="D", help="e.g. cuda:0 (default: CUDA when present, else the CPU)")
+    parser.add_argument("--force", action="store_true", help="write into a folder that holds something, which stays")
+    parser.set_defaults(do=_predict)

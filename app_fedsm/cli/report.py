@@ -1,0 +1,111 @@
+"""`fedsm report`: runs in one HTML file, with the paper's figures."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedsm.core.errors import UserError
+from fedsm.core.plain_json import reading
+from fedsm.core.private_files import new_file
+from fedsm.core.text import printable
+
+if TYPE_CHECKING:
+    from fedsm.evaluation.runs import Run
+    from fedsm.evaluation.study import Study
+
+
+def _study(run: Run, quick: bool) -> Study:
+    """What weights and images tell of a run, or why they tell nothing."""
+    from fedsm.evaluation.study import Study
+    from fedsm.super_model.artefact import load_super_model
+
+    study = Study(evaluation=run.stored_evaluation())
+    if quick:
+        study.absent = "left out by --quick"
+    elif run.data is None:
+        study.absent = "the run's data are not on this machine; name them with --data"
+    elif not (run.folder / "super_model").is_dir():
+        study.absent = "the run's folder holds no super model"
+    else:
+        try:
+            return _look(run, load_super_model(run.folder / "super_model"))
+        except UserError as e:
+            raise UserError(f"{run.name}: {e}; or leave images out with --quick") from e
+    return study
+
+
+def _look(run: Run, model) -> Study:
+    """Scores, t-SNE, loss surfaces and overlays of a run whose weights and images are here."""
+    from tqdm import tqdm
+
+    from app_fedsm.cli.evaluate import check_counts, open_cases, score_sites
+    from fedsm.evaluation import study as looking
+    from fedsm.evaluation.candidates import Candidates
+    from fedsm.evaluation.evaluate import summarize_images
+
+    folder = run.folder / "super_model"
+    parts = {part: open_cases(model, folder, run.data, part, run.sites) for part in ("train", "validation", "test")}
+    scores = score_sites(model, parts["test"], f"{run.name}: scoring")
+    check_counts(model, scores, "test")
+    models = Candidates(model.settings, run.sites, model.networks, looking.CPU)
+    gamma = run.results["gamma"]
+    study = looking.Study(summarize_images(model.manifest, scores, "test"), steps=looking.surface_steps(model))
+    for site, cases in parts["test"].items():
+        study.overlays[site] = looking.pick_overlays(models, site, cases, scores[site], gamma)
+    if models.selector:
+        files = {site: [cases[site] for cases in parts.values()] for site in run.sites}
+        total = looking.MAP_IMAGES * len(files)
+        with tqdm(total=total, desc=f"{printable(run.name)}: t-SNE", unit="image", disable=None) as bar:
+            study.points, study.tested = looking.feature_map(models, files, bar.update)
+    total = 2 * sum(looking.surface_count(model, site) for site in run.sites)
+    with tqdm(total=total, desc=f"{printable(run.name)}: loss surface", unit="loss", disable=None) as bar:
+        for site in run.sites:
+            for part in ("train", "test"):
+                cases = parts[part][site]
+                study.surfaces[site, part] = looking.site_surface(model, site, cases, study.steps, bar.update)
+    return study
+
+
+def _report(args: argparse.Namespace) -> int:
+    from fedsm.evaluation.figure_style import Plates, load_matplotlib
+    from fedsm.evaluation.metrics import check_metrics
+    from fedsm.evaluation.report import Report
+    from fedsm.evaluation.runs import open_runs
+
+    if args.out.exists() and not args.force:
+        raise UserError(f"{args.out} is there already; choose another file or --force")
+    load_matplotlib()
+    runs = open_runs(args.runs, args.data)
+    if not args.quick:
+        check_metrics()
+    pictures = args.out.with_name(f"{args.out.stem}_figures")
+    studies = {run.name: _study(run, args.quick) for run in runs}
+    plates = Plates(pictures)
+    files = ", ".join(str(run.folder / "results.json") for run in runs)
+    with reading(f"{files} or evaluation.json beside it", "copy the run again, or leave it out"):
+        page = Report(runs, studies, plates).html()
+    new_file(args.out).write_text(page, encoding="utf-8")
+    print(f"report: {args.out}\nfigures: {pictures} ({len(plates.names)} PNG files)")
+    return 0
+
+
+def add_parser(commands) -> None:
+    """Adds the command to `fedsm`'s."""
+    report = commands.add_parser(
+        "report", help="runs in one HTML file, with figures", formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="example:\n  fedsm report runs/first -o report.html\n"
+        "  fedsm report runs/fedsm runs/local runs/centralized --data demo_data -o compared.html\n",
+        description="Writes one HTML file that needs no network, and its figures as PNG in a folder beside it."
+        " Intervals, reliability, t-SNE, loss surfaces and overlays need the images, which are looked for where the"
+        " run had them or in --data. The file then shows images of patients.",
+    )  # fmt: skip
+    report.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folder of a finished run")
+    report.add_argument(
+        "-o", "--out", type=Path, default=Path("report.html"), metavar="FILE", help="(default: report.html)"
+    )
+    report.add_argument("--data", type=Path, metavar="ROOT", help="the data root (default: each run's own)")
+    report.add_argument("--force", action="store_true", help="replace FILE and its figures")
+    report.add_argument("--quick", action="store_true", help="only what the runs wrote down: no images, no weights")
+    report.set_defaults(do=_report)

@@ -1,0 +1,204 @@
+"""Settings of a job from a task's and a method's YAML file and what the person asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedsm.core.errors import UserError
+from fedsm.core.settings import JobSettings
+from fedsm.selectors.inference import MIXTURE, THRESHOLD
+from fedsm.tracks import KINDS, complete_tracks
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+SELECTORS = sorted(k.removeprefix("selector_") for k in KINDS if k.startswith("selector_"))
+PERSONAL = sorted(name for name, kind in KINDS.items() if kind.personal)
+TRACK_OF = {"lam": "personal", "personal": "personal", "selector": "selector", "blend": "selector"}  # options of one
+
+
+class Unfit(UserError):
+    """An option that means nothing to the method it was given to."""
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which 1e-3 is a number, as in YAML 1.2, and a key that stands twice is an error."""
+
+    def construct_mapping(self, node, deep=False):
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for key in keys:
+            if isinstance(key, str) and keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"{key!r} stands twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
+
+
+def available(what: str) -> list[str]:
+    """Names of the `tasks` or `methods` that have a YAML file."""
+    return sorted(p.name.removesuffix(".yaml") for p in (resources.files("app_fedsm.config") / what).iterdir())
+
+
+def task_help() -> str:
+    """What `--task` takes."""
+    return f"what is segmented: {', '.join(available('tasks'))}, or a YAML file of your own"
+
+
+def _load(what: str, name: str) -> dict:
+    known = available(what)
+    if name not in known:
+        raise UserError(f"unknown {what[:-1]} {name!r}; known: {', '.join(known)}")
+    return parse(resources.files("app_fedsm.config") / what / f"{name}.yaml", f"{what[:-1]} {name!r}")
+
+
+def parse(file: Traversable, where: str) -> Any:
+    """The content of a YAML file.
+
+    Raises:
+        UserError: it is none; `where` names it.
+    """
+    try:
+        return yaml.load(file.read_text("utf-8"), _Loader)
+    except (yaml.YAMLError, UnicodeDecodeError) as e:
+        raise UserError(f"{where} is no YAML: {' '.join(str(e).split())}") from e
+
+
+def tracks_of(method: str) -> dict[str, dict]:
+    """The tracks of a method: name -> kind and options.
+
+    Raises:
+        UserError: unknown method.
+    """
+    return _load("methods", method)["tracks"]
+
+
+def why_unfit(option: str, method: str, personal: str | None = None, selector: str | None = None) -> str | None:
+    """Why an option of `TRACK_OF` means nothing to a method, or None.
+
+    Args:
+        option: its name.
+        method: name of a file in `app_fedsm/config/methods`.
+        personal: the kind that replaces the method's own.
+        selector: the same for the selector.
+    """
+    tracks, track = tracks_of(method), TRACK_OF[option]
+    if track not in tracks:
+        return f"method {method!r} has no {track} track: {option} means nothing to it"
+    own = tracks[track]["kind"]
+    if own == {"personal": personal, "selector": f"selector_{selector}"}.get(option):
+        return None  # what the method has anyway
+    if option == "personal" and not KINDS[own].personal:
+        return f"method {method!r} is a kind of personal model itself: {option} is for FedSM's"
+    judge = KINDS[tracks["selector"]["kind"]].selector if "selector" in tracks else None
+    if option == "personal" and judge.rule == MIXTURE:
+        return f"method {method!r} mixes {own}'s networks, which travel in every round: {option} is for FedSM's"
+    if option == "selector" and judge.rule != THRESHOLD:
+        return f"method {method!r} is made by its own selector: {option} is for FedSM's"
+    if option == "blend" and (kind := KINDS.get(f"selector_{selector}", KINDS[own])).selector.rule != THRESHOLD:
+        return f"the {kind.selector.rule} selector has no threshold: blend means nothing to it"
+    kind = personal if personal in PERSONAL else own
+    if option == "lam" and KINDS[kind].options is not None and "lam" not in KINDS[kind].options:
+        return f"personal kind {kind!r} has no lam"
+    return None
+
+
+def _load_task(task: str) -> dict:
+    """A task by its name or, with a path to a YAML file, a person's own."""
+    if task in available("tasks") or not (task.endswith((".yaml", ".yml")) or "/" in task):
+        return _load("tasks", task)
+    try:
+        content = parse(Path(task), f"task file {task}")
+    except OSError as e:
+        raise UserError(f"task file {task}: {e.strerror}; give a YAML file or {', '.join(available('tasks'))}") from e
+    try:
+        settings = JobSettings.from_dict({"task": content, "tracks": {}}).task
+    except UserError as e:
+        raise UserError(f"task file {task}: {str(e).removeprefix('task: ')}") from e
+    if not _NAME.fullmatch(settings.name):
+        raise UserError(
+            f"task file {task}: name {settings.name!r} is part of a job's: letters, digits, '-' and '_' only"
+        )
+    if not all(isinstance(label, str) for label in settings.labels):  # YAML reads `1:` and `no:` as something else
+        raise UserError(f"task file {task}: the names of labels must be text; put them in quotes")
+    return content
+
+
+def build_settings(
+    task: str,
+    method: str,
+    lam: float | None = None,
+    selector: str | None = None,
+    personal: str | None = None,
+    overrides: list[str] | None = None,
+    **given: Any,
+) -> JobSettings:
+    """Puts a job's settings together.
+
+    Args:
+        task: name of a file in `app_fedsm/config/tasks`, or path of a YAML file.
+        method: name of a file in `app_fedsm/config/methods`.
+        lam: SoftPull's coefficient; default: the task's.
+        selector: kind of selector; default: the method's.
+        personal: kind of the personal track; default: the method's.
+        overrides: `KEY=VALUE` with dots and YAML values, e.g. `task.unet.channels=[8, 16, 32]`.
+        **given: settings of `JobSettings`; None means not given.
+
+    Raises:
+        UserError: unknown task, method, selector, personal kind or setting.
+        Unfit: one of them means nothing to the method.
+    """
+    values: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
+    values |= {"method": method, "task": _load_task(task), "tracks": tracks_of(method)}
+    tracks = values["tracks"]
+    if personal is not None and personal not in PERSONAL:
+        raise UserError(f"unknown personal kind {personal!r}; known: {', '.join(PERSONAL)}")
+    if selector is not None and selector not in SELECTORS:
+        raise UserError(f"unknown selector {selector!r}; known: {', '.join(SELECTORS)}")
+    asked = {"personal": personal, "selector": selector, "lam": lam, "blend": given.get("blend") or None}
+    for option in (key for key, value in asked.items() if value is not None):
+        if why := why_unfit(option, method, personal, selector):
+            raise Unfit(why)
+    if personal is not None and tracks["personal"]["kind"] != personal:
+        tracks["personal"] = {"kind": personal}
+    if lam is not None:
+        tracks["personal"]["lam"] = lam
+    if selector is not None and tracks["selector"]["kind"] != f"selector_{selector}":
+        tracks["selector"] = {"kind": f"selector_{selector}"}
+    for item in overrides or []:
+        _override(values, item)
+    settings = JobSettings.from_dict(values)
+    return dataclasses.replace(settings, tracks=complete_tracks(settings))
+
+
+def parse_setting(item: str) -> tuple[str, Any]:
+    """`KEY=VALUE` to the key and its YAML value.
+
+    Raises:
+        UserError: it is not of this form.
+    """
+    key, equals, text = item.partition("=")
+    if not equals:
+        raise UserError(f"--set takes KEY=VALUE, got {item!r}")
+    try:
+        return key.strip(), yaml.load(text, _Loader)
+    except yaml.YAMLError as e:
+        raise UserError(f"--set {key}: {text!r} is no YAML value") from e
+
+
+def _override(values: dict, item: str) -> None:
+    key, value = parse_setting(item)
+    *path, last = key.split(".")
+    target = values
+    for part in path:
+        target = target.setdefault(part, {})
+        if not isinstance(target, dict):
+            raise UserError(f"--set {key}: {part!r} is no group of settings")
+    target[last] = value

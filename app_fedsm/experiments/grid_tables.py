@@ -1,0 +1,276 @@
+"""Tables of an experiment: a line a row (or a model, or a gamma), mean and standard deviation over seeds."""
+
+from __future__ import annotations
+
+import io
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from app_fedsm.experiments.grid import Experiment
+from app_fedsm.experiments.grid_rows import Row
+from fedsm.core.text import CsvTable, printable
+from fedsm.selectors.inference import GLOBAL, personal
+
+Outcomes = dict[tuple, list[dict]]  # run's key -> its results; with leave_one_out those of all sites left out
+Values = dict[str, float | None]
+
+
+@dataclass
+class Line:
+    """A line of a table: for each column the values of all seeds."""
+
+    name: str
+    cells: dict[str, list[float | None]] = field(default_factory=dict)
+
+
+def validation_score(show: str, results: dict) -> float:
+    """The Dice on all validation images of what a row shows: that which may choose a learning rate."""
+    best = results["validation"]["best"]
+    if show == "super_model" and results["validation"]["super_model"] is not None:
+        return results["validation"]["super_model"]
+    if show == "blend":
+        return max(row["blend"]["validation"] for row in results["gamma_sweep"])
+    images = {s: n["validation"] for s, n in results["images"].items() if personal(s) in best}
+    if show == "global" or not images:
+        return best[GLOBAL]["score"]
+    return sum(best[personal(s)]["score"] * n for s, n in images.items()) / sum(images.values())
+
+
+def choose(row: Row, experiment: Experiment, outcomes: Outcomes) -> tuple[Any, dict[Any, float]]:
+    """The choice with the best mean validation score of the first seed; of equal ones the first.
+
+    Returns:
+        the choice (None: no run is finished, or there is nothing to choose), and the score of each that is finished.
+    """
+    scores = {}
+    for choice in row.choices if experiment.choose else ():
+        found = outcomes.get((row.source, choice, experiment.seeds[0]))
+        if found:
+            scores[choice] = statistics.fmean(validation_score(row.show, r) for r in found)
+    return (max(scores, key=scores.get) if scores else None), scores
+
+
+def mean_std(values: Iterable[float | None]) -> tuple[float | None, float | None]:
+    """Mean and sample standard deviation (n - 1); no mean where a value is missing, no deviation of one value."""
+    values = list(values)
+    if not values or None in values:
+        return None, None
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
+
+
+def labels_of(outcomes: Outcomes) -> list[str]:
+    """The labels that have tables of their own: those of tasks with more than one."""
+    found = [results["test"].get("labels", {}) for group in outcomes.values() for results in group]
+    return list(dict.fromkeys(label for by_label in found for label in by_label))
+
+
+def dice_lines(show: str, results: dict, sites: list[str], label: str | None = None) -> dict[str, Values]:
+    """What one run says of a label, or of the mean over labels: the line's suffix -> column -> value."""
+    test = results["test"]
+    scored = test if label is None else test.get("labels", {}).get(label, {})
+    images = {site: counts["test"] for site, counts in results["images"].items()}
+    if show == "candidates":
+        by_site = scored.get("candidates", {})
+        models = list(next(iter(test["candidates"].values())))
+        dice = {m: {site: scores.get(m) for site, scores in by_site.items()} for m in models}
+        return {m.removeprefix("personal."): _dice_columns(dice[m], images, sites) for m in models}
+    values = _dice_columns(scored.get(show, {"per_site": {}})["per_site"], images, sites)
+    if label is None and len(test[show]["per_label"]) > 1:
+        values |= dict.fromkeys(test[show]["per_label"]) if None in values.values() else test[show]["per_label"]
+    # FedSM-extra and the ensemble (no gamma) do not learn to name an image's own site.
+    if label is None and "selector_accuracy" in test and show in ("super_model", "blend"):
+        values["selector acc."] = test["selector_accuracy"]["mean"] if results["gamma"] is not None else None
+    return {"": values}
+
+
+def _dice_columns(dice: dict[str, float | None], images: dict[str, int], sites: list[str]) -> Values:
+    """A column a site and the two averages, which nobody can know where a site's value is missing."""
+    values: Values = {site: dice.get(site) for site in sites}
+    if None in values.values():
+        return values | {"client avg": None, "global": None}
+    pooled = sum(dice[s] * images[s] for s in sites) / sum(images[s] for s in sites)
+    return values | {"client avg": statistics.fmean(values.values()), "global": pooled}
+
+
+def _mean(by_label: dict[str, float]) -> float:
+    return statistics.fmean(by_label.values())
+
+
+def gammas_of(unseen: dict) -> dict[str, dict]:
+    """The rows of a test on an unseen site that are reported: at gamma 0 (where it was tried), at the gamma that was
+    chosen on the other sites' validation images, and at the best for these very images, which nobody can know
+    beforehand (the paper's)."""
+    rows = unseen["evaluation"]["gammas"]
+    if unseen["gamma"] is None:  # a selector without a threshold
+        return {"": rows[0]}
+    chosen = next(row for row in rows if row["gamma"] == unseen["gamma"])
+    best = max(rows, key=lambda row: (round(_mean(row["dice"]), 12), row["gamma"]))
+    never = next((row for row in rows if row["gamma"] == 0), None)
+    shown = {"gamma 0": never, "gamma of validation": chosen, "best gamma (hindsight)": best}
+    return {name: row for name, row in shown.items() if row}
+
+
+def unseen_lines(show: str, found: list[dict], sites: list[str]) -> dict[str, Values]:
+    """Dice of the models on the sites that they have not seen: the line's suffix -> unseen site -> value."""
+    lines: dict[str, Values] = {}
+    for unseen in (r["unseen"] for r in found):
+        if show == "global":
+            scores = {"": unseen["evaluation"]["dice"][GLOBAL]}
+        else:
+            scores = {suffix: row["dice"] for suffix, row in gammas_of(unseen).items()}
+        for suffix, dice in scores.items():
+            lines.setdefault(suffix, dict.fromkeys(sites))[unseen["site"]] = _mean(dice)
+    for values in lines.values():
+        values["avg"] = None if None in values.values() else statistics.fmean(values.values())
+    return lines
+
+
+def selection_lines(found: list[dict], sites: list[str]) -> dict[str, Values]:
+    """How often each model was selected for an unseen site: the line's suffix -> model -> fraction of images."""
+    lines: dict[str, Values] = {}
+    for suffix in gammas_of(found[0]["unseen"]):
+        for unseen in (r["unseen"] for r in found):
+            row, total = gammas_of(unseen)[suffix], unseen["evaluation"]["images"]
+            values = {GLOBAL: row["selected"][GLOBAL] / total}
+            values |= {s: row["selected"][personal(s)] / total if s != unseen["site"] else None for s in sites}
+            values |= {"gamma": row["gamma"], "Dice": _mean(row["dice"])}
+            lines[f"{suffix}: unseen {unseen['site']}".removeprefix(": ")] = values
+    return lines
+
+
+def table_lines(
+    experiment: Experiment, outcomes: Outcomes, sites: list[str], selection: bool = False, label: str | None = None
+) -> list[Line]:
+    """All lines of the table, of a label's, or of that of selection frequencies; rows without results have no cells."""
+    lines = []
+    for row in experiment.rows:
+        if selection and row.show == "global":
+            continue
+        choice, _ = choose(row, experiment, outcomes)
+        mine: dict[str, Line] = {}
+        for seed in experiment.seeds:
+            found = outcomes.get((row.source, choice, seed))
+            values_of = _lines(row.show, found, sites, experiment, selection, label) if found else {}
+            for suffix, values in values_of.items():
+                line = mine.setdefault(suffix, Line(": ".join(filter(None, (row.name, suffix)))))
+                for column, value in values.items():
+                    line.cells.setdefault(column, []).append(value)
+        lines += list(mine.values()) or [Line(row.name)]
+    return lines
+
+
+def _lines(
+    show: str, found: list[dict], sites: list[str], experiment: Experiment, selection: bool, label: str | None
+) -> dict[str, Values]:
+    if selection:
+        return selection_lines(found, sites)
+    if experiment.leave_one_out:
+        return unseen_lines(show, found, sites)
+    lines = dice_lines(show, found[0], sites, label)
+    if experiment.costs and label is None:
+        lines = {suffix: values | cost_columns(found[0], experiment.parallel) for suffix, values in lines.items()}
+    return lines
+
+
+def cost_columns(results: dict, parallel: int) -> Values:
+    """What a site gets and sends for training in all, in MB (the mean over sites), and the median round's seconds.
+
+    In all, not in a round: FedSM-extra's last rounds carry less, and sums that are sent once count too. Without the
+    candidates, which go down once when all training is over, to be tested. Seconds of runs that shared the processors
+    say so.
+    """
+    seconds = "s a round" if parallel == 1 else f"s a round ({parallel} runs at once)"
+    if "wire" not in results:  # centralized
+        return {"MB down": None, "MB up": None, seconds: None}
+    wire = results["wire"]
+    rounds = {way: [sum(counts) for counts in wire[f"{way}_bytes"].values()] for way in ("down", "up")}
+    once = {"down": ["delivery_down_bytes"], "up": ["registration_up_bytes", "delivery_up_bytes"]}
+    total = {way: sum(rounds[way]) + sum(sum(wire.get(key, {}).values()) for key in once[way]) for way in rounds}
+    mean = {f"MB {way}": count / len(rounds[way]) / 1e6 for way, count in total.items()}
+    return mean | {seconds: statistics.median(results["seconds"]["round"])}
+
+
+def columns_of(lines: list[Line]) -> list[str]:
+    """All columns, in the order in which they come up; the selector's accuracy last."""
+    columns = list(dict.fromkeys(column for line in lines for column in line.cells))
+    return sorted(columns, key=lambda c: c == "selector acc.")
+
+
+def as_csv(lines: list[Line]) -> str:
+    """For other programs: mean and deviation in columns of their own, empty where there is none."""
+    columns = columns_of(lines)
+    text = io.StringIO()
+    table = CsvTable(text)
+    table.write(["run", "seeds", *(name for c in columns for name in (c, f"{c} std"))])
+    for line in lines:
+        cells = [mean_std(line.cells.get(c, [])) for c in columns]
+        count = max((len(v) for v in line.cells.values()), default=0)
+        table.write([line.name, count, *("" if v is None else f"{v:.6f}" for cell in cells for v in cell)])
+    return text.getvalue()
+
+
+def as_markdown(lines: list[Line]) -> str:
+    """For people: padded, so that it can be read in a terminal too."""
+    columns = columns_of(lines)
+    rows = [["run", "seeds", *columns]]
+    for line in lines:
+        count = max((len(v) for v in line.cells.values()), default=0)
+        rows.append([line.name, str(count), *(_cell(*mean_std(line.cells.get(c, []))) for c in columns)])
+    return markdown(rows)
+
+
+def markdown(rows: list[list[str]]) -> str:
+    """A table of Markdown; the first row is its head."""
+    rows = [[printable(cell).replace("|", "\\|") for cell in row] for row in rows]
+    widths = [max(3, *(len(row[i]) for row in rows)) for i in range(len(rows[0]))]
+    texts = [
+        "| "
+        + " | ".join(c.rjust(w) if i else c.ljust(w) for i, (c, w) in enumerate(zip(r, widths, strict=True)))
+        + " |"
+        for r in rows
+    ]
+    rule = "|" + "|".join("-" * (w + 1) + (":" if i else "-") for i, w in enumerate(widths)) + "|"
+    return "\n".join([texts[0], rule, *texts[1:]]) + "\n"
+
+
+def _cell(mean: float | None, std: float | None) -> str:
+    if mean is None:
+        return "-"
+    return f"{mean:.4f}" if std is None else f"{mean:.4f} ± {std:.4f}"
+
+
+def choice_table(experiment: Experiment, outcomes: Outcomes) -> str:
+    """Which value was chosen for each row, and the validation score of every one that was tried."""
+    values = list(dict.fromkeys(choice for row in experiment.rows for choice in row.choices))
+    rows = [["validation Dice", *(f"{experiment.choose} {v}" for v in values), "chosen"]]
+    for row in experiment.rows:
+        chosen, scores = choose(row, experiment, outcomes)
+        left = len(row.choices) - len(scores)
+        text = "-" if chosen is None else f"{chosen}" + (f" (so far; {left} to come or failed)" if left else "")
+        rows.append([row.name, *(f"{scores[v]:.4f}" if v in scores else "-" for v in values), text])
+    return markdown(rows)
+
+
+def report(experiment: Experiment, outcomes: Outcomes, sites: list[str], notes: list[str]) -> str:
+    """The whole of table.md."""
+    dice = "Test Dice" if not experiment.leave_one_out else "Dice on the test images of a site that took no part"
+    deviation = f", mean ± standard deviation over the seeds {', '.join(map(str, experiment.seeds))}"
+    text = f"# {experiment.title}\n\n{dice}{deviation if len(experiment.seeds) > 1 else ''}.\n\n"
+    text += as_markdown(table_lines(experiment, outcomes, sites))
+    for label in [] if experiment.leave_one_out else labels_of(outcomes):
+        text += f"\n{label}:\n\n" + as_markdown(table_lines(experiment, outcomes, sites, label=label))
+    if experiment.leave_one_out:
+        text += "\nHow often each model was selected for the unseen site:\n\n"
+        text += as_markdown(table_lines(experiment, outcomes, sites, selection=True))
+    if any(row.choices[1:] for row in experiment.rows):
+        text += (
+            f"\n{experiment.choose} was chosen for each row on the validation images of seed {experiment.seeds[0]}:\n\n"
+        )
+        text += choice_table(experiment, outcomes)
+    shared = [
+        f"- {row.name}: `{row.show}` of the runs of {row.source}" for row in experiment.rows if row.source != row.name
+    ]
+    listed = shared + [f"- {note}" for note in notes]
+    return text + ("\n" + "\n".join(listed) + "\n" if listed else "")

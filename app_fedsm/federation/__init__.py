@@ -1,0 +1,1 @@
+"""Runs on a federation: sessions, submission, following, POC."""

@@ -1,0 +1,67 @@
+"""`fedsm evaluate --env poc|prod`: the super model goes to the sites, only their reports come back."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+from app_fedsm.federation import remote
+from app_fedsm.federation import session as sessions
+from app_fedsm.federation.following import follow
+from app_fedsm.runs.run_folder import PROGRESS
+from fedsm.core.errors import UserError
+from fedsm.data.cases import ALL
+from fedsm.super_model.artefact import SuperModelFiles
+
+LOG = "evaluation.log"
+
+
+def evaluate_remotely(
+    kit: Path, folder: Path, model: SuperModelFiles, sites: list[str], part: str, seed: int, byoc: bool, out: Path
+) -> dict:  # fmt: skip
+    """Runs an evaluation as a job and follows it.
+
+    Args:
+        kit: startup kit of the user.
+        folder: the super model's folder.
+        model: its content.
+        sites: the sites that evaluate.
+        part: which of their images.
+        seed: of the bootstrap.
+        byoc: carry the code inside the job.
+        out: where the server's log goes.
+
+    Returns:
+        the content of evaluation.json; `missing` names the sites without a report.
+
+    Raises:
+        JobFailed: there is none.
+        UserError: a site is not connected, or took no part in training and has no such part.
+    """
+    from app_fedsm.recipes import EvaluationRecipe
+    from fedsm.evaluation.evaluate import FILE
+
+    strange = [site for site in sites if site not in model.manifest["sites"]]
+    if strange and part != ALL:
+        raise UserError(f"site {strange[0]!r} took no part in training and has no {part} images: use --part all")
+    remote.check_connected(kit, sites)
+    out = out.resolve()  # FLARE takes a relative path as one below the kit
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out) as staging:
+        name = f"evaluate_{model.settings.task.name}"
+        EvaluationRecipe(folder, name, part, seed, sites, byoc).export(staging)
+        with sessions.connect(kit) as session:
+            job_id = remote.hand_in(session, Path(staging) / name)
+    try:
+        meta, failure = follow(kit, job_id, len(sites), "site")
+    except KeyboardInterrupt:
+        with sessions.connect(kit) as session:
+            session.abort_job(job_id)
+        raise
+    log = out / LOG
+    with remote.download(kit, job_id, log) as workspace:
+        if workspace and (workspace / FILE).is_file():
+            return json.loads((workspace / FILE).read_text())
+        why = failure or remote.reason_of(workspace / PROGRESS if workspace else Path(), log, meta)
+    raise remote.JobFailed(why)

@@ -1,0 +1,109 @@
+"""Follows a job on a FLARE server with one bar, to its end or to its loss."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from pathlib import Path
+
+from tqdm import tqdm
+
+from app_fedsm.federation import session as sessions
+from app_fedsm.runs.progress import show
+from fedsm.core.errors import UserError
+from fedsm.core.text import printable
+
+POLL_SECONDS = 1.0
+PATIENCE = 60.0  # seconds that a server may be unreachable while a job is followed
+WAITING = ("SUBMITTED", "APPROVED", "DISPATCHED")
+RUNNING = "RUNNING"
+_COMPLETED = "FINISHED:COMPLETED"
+
+
+class JobLost(UserError):
+    """The server was killed, and with it the job."""
+
+
+def events_of(session, job_id: str, after: int = 0) -> list[dict]:
+    """The progress of a running job; none where it does not run (yet, or any more)."""
+    from fedsm.flare.watch import TOPIC
+
+    with contextlib.suppress(Exception):  # FLARE's error for a job that has just ended is a general one
+        return session.do_app_command(job_id, TOPIC, {"after": after})["events"]
+    return []
+
+
+class _Pulse:
+    """Notices a job that was lost with its server, which FLARE lists as running for ever.
+
+    One that has just ended looks the same for as long as the server waits for the sites' last words; hence the
+    patience, short only where the server was seen to be away.
+    """
+
+    def __init__(self, job_id: str):
+        self._job_id = job_id
+        self._stopped: float | None = None
+        self.server_was_away = False
+
+    def check(self, session) -> None:
+        """To be called now and then while FLARE says that the job runs.
+
+        Raises:
+            UserError: it is lost.
+        """
+        if sessions.runs(session, self._job_id):
+            self._stopped = None
+            return
+        self._stopped = self._stopped or time.monotonic()
+        if time.monotonic() - self._stopped > (PATIENCE / 4 if self.server_was_away else 3 * PATIENCE):
+            raise JobLost(
+                f"the server does not run job {self._job_id} any more, though FLARE lists it as running: it was lost"
+                " when the server was started again; `fedsm resume RUN` goes on from its last checkpoint"
+            )
+
+
+def follow(kit: Path, job_id: str, steps: int, unit: str) -> tuple[dict, str | None]:
+    """Shows a bar until the job has ended; returns its meta data and the reason, if it said that it failed."""
+    seen, failure, silent_since, told = 0, None, None, False
+    pulse = _Pulse(job_id)
+    with tqdm(total=steps, unit=unit, desc="submitted") as bar:
+        while True:
+            try:
+                with sessions.connect(kit) as session:
+                    while True:
+                        silent_since = None
+                        meta = session.get_job_meta(job_id)
+                        status = meta["status"]
+                        events = events_of(session, job_id, seen) if status == RUNNING else []
+                        seen += len(events)
+                        if status == RUNNING and not events:
+                            pulse.check(session)
+                        for event in events:
+                            failure = show(bar, event) or failure
+                        if not told and status not in WAITING:
+                            for line in refusals(meta):
+                                bar.write(printable(line), file=sys.stderr)
+                            told = True
+                        if status in WAITING:
+                            bar.set_description(status.lower())
+                        elif status != RUNNING:
+                            bar.set_description("ended")
+                            bar.update(steps - bar.n if status == _COMPLETED else 0)  # its events are gone with it
+                            return meta, failure
+                        time.sleep(POLL_SECONDS)
+            except JobLost:
+                raise
+            except (UserError, ConnectionError) as e:
+                pulse.server_was_away = True
+                silent_since = silent_since or time.monotonic()
+                bar.set_description("no server")
+                if time.monotonic() - silent_since > PATIENCE:
+                    raise UserError(f"{e} (job {job_id} may still run: `fedsm fetch` goes on)") from e
+                time.sleep(POLL_SECONDS)
+
+
+def refusals(meta: dict) -> list[str]:
+    """Which sites did not take a job, from what FLARE noted when it sent the job out; a line each."""
+    noted = [str(line).partition(": ") for line in meta.get("job_deploy_detail") or []]
+    return [f"{site} refused the job: {' '.join(why.split())}" for site, _, why in noted if why and why != "OK"]

@@ -1,0 +1,57 @@
+"""`fedsm forget` on a federation: the server's own checkpoint, and the jobs that it stores."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from pathlib import Path
+
+from app_fedsm.federation import remote
+from app_fedsm.federation import session as sessions
+from app_fedsm.federation.following import events_of, follow
+from app_fedsm.runs.run_folder import PROGRESS, RUN
+from fedsm.core.errors import UserError
+from fedsm.server.checkpoint import write_json
+
+LOG = "forget.log"
+
+
+def forget_remotely(run: Path, site: str) -> None:
+    """Takes a site out of what the server keeps of a run: the checkpoint is rewritten, the stored jobs are deleted.
+
+    Raises:
+        UserError: the run's job still runs, nobody else is connected, or the server could not do it.
+    """
+    from app_fedsm.recipes import ForgetRecipe
+    from fedsm.flare.forget_controller import FILE
+
+    run = run.resolve()  # FLARE takes a relative path as one below the kit
+    job = remote.load_job(run)
+    kit, ids = Path(job["kit"]), [job["job_id"], *job["earlier"]]
+    with sessions.connect(kit) as session:
+        if events_of(session, ids[0]):
+            raise UserError(f"job {ids[0]} of {run} runs; wait for it or abort it first")
+        here = [s for s in sessions.registered(session) if s != site]
+    if not here:
+        raise UserError("no other site is connected, and FLARE starts no job without one; try again when one is")
+    with tempfile.TemporaryDirectory(dir=run) as staging:
+        ForgetRecipe(site, f"job:{','.join(ids)}", here[0], job["byoc"]).export(staging)
+        with sessions.connect(kit) as session:
+            forgetting = remote.hand_in(session, Path(staging) / f"forget_{site}")
+    meta, failure = follow(kit, forgetting, 1, "job")
+    with remote.download(kit, forgetting, run / LOG) as workspace:
+        if not workspace or not (workspace / FILE).is_file():
+            told = workspace / PROGRESS if workspace else Path()
+            why = failure or remote.reason_of(told, run / LOG, meta)
+            raise UserError(f"the server did not forget {site}, and nothing was changed here: {why}")
+    with sessions.connect(kit) as session:
+        for job_id in ids:
+            with contextlib.suppress(Exception):  # an earlier one may have been deleted before
+                session.delete_job(job_id)
+
+
+def leave_run(run: Path, site: str) -> None:
+    """Takes a site off the list of those that a resumed job is sent to."""
+    content = json.loads((run / RUN).read_text())
+    write_json(run / RUN, content | {"sites": [s for s in content["sites"] if s != site]})

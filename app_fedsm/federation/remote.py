@@ -1,0 +1,225 @@
+"""Jobs on a FLARE server: submit one, go on with one, bring its result home."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from app_fedsm.federation import session as sessions
+from app_fedsm.federation.following import PATIENCE, POLL_SECONDS, RUNNING, WAITING, events_of, follow, refusals
+from app_fedsm.runs.run_folder import EARLIER, LOG, PROGRESS, RESULTS, RUN, check_links, collect
+from fedsm.core.errors import UserError
+from fedsm.core.names import check_job_id, check_site_names
+from fedsm.core.plain_json import parse_json, read_json, reading
+from fedsm.core.settings import JobSettings
+from fedsm.server.checkpoint import write_json
+
+_NOTED = ("job_id", "kit", "settings", "sites", "byoc", "resources", "earlier")  # in run.json
+
+
+class JobFailed(Exception):
+    """The job ended without results; the message says why."""
+
+
+def check_connected(kit: Path, sites: list[str]) -> None:
+    """Sees that sites answer, before anything is submitted or overwritten.
+
+    Raises:
+        UserError: one that names those that do not.
+    """
+    with sessions.connect(kit) as session:
+        here = sessions.registered(session)
+    if missing := [site for site in sites if site not in here]:
+        raise UserError(f"not connected to the server: {', '.join(missing)}; start them, then submit again")
+
+
+def submit(
+    kit: Path, settings: JobSettings, out: Path, sites: list[str], byoc: bool = False,
+    resources: dict[str, dict] | None = None, earlier: Sequence[str] = (), all_sites: list[str] | None = None,
+    from_round: int | None = None,
+) -> str:  # fmt: skip
+    """Submits a job and notes it in the run's folder, so that it can be followed by whoever comes later.
+
+    Args:
+        kit: startup kit of the user.
+        settings: the job's settings.
+        out: the run's folder, made ready by `prepare_folder`.
+        sites: the sites that take part; see `check_connected`.
+        byoc: carry the code inside the job.
+        resources: see `FedSMRecipe`.
+        earlier: ids of the jobs whose checkpoints this one goes on from, the newest first.
+        all_sites: the sites of the run, where some of them are away; default: `sites`.
+        from_round: the round to go on from; default: that of the newest checkpoint.
+
+    Returns:
+        the job's id.
+
+    Raises:
+        UserError: the server refuses the job.
+    """
+    from app_fedsm.jobs import job_name
+    from app_fedsm.recipes import FedSMRecipe
+
+    kit, out = kit.resolve(), out.resolve()
+    with sessions.connect(kit) as session:
+        resume_from = f"job:{','.join(earlier)}" if earlier else ""
+        FedSMRecipe(settings, job_name(settings), resume_from, byoc, resources, sites, from_round).export(
+            str(out / "job")
+        )
+        job_id = hand_in(session, out / "job" / job_name(settings))
+    note = {"job_id": job_id, "kit": str(kit), "settings": settings.to_dict(), "sites": all_sites or sites}
+    write_json(out / RUN, note | {"byoc": byoc, "resources": resources or {}, "earlier": list(earlier)})
+    return job_id
+
+
+def hand_in(session, folder: Path) -> str:
+    """Submits an exported job; returns its id.
+
+    Raises:
+        UserError: the server refuses it.
+    """
+    try:
+        return session.submit_job(str(folder))
+    except Exception as e:  # FLARE has a dozen of exceptions for this
+        raise UserError(f"the server refused the job: {' '.join(str(e).split())}") from e
+
+
+def resume(
+    out: Path, rounds: int | None = None, join: Sequence[str] = (), from_round: int | None = None
+) -> tuple[str, list[str]]:
+    """Goes on with a run as a new job, from a checkpoint on the server's disk.
+
+    For a job that ended, for one that the server no longer knows how to run (it was killed and started again), and for
+    one that runs without a site which has come back: FLARE does not let a restarted site into a running job, so that
+    one is stopped first. Nothing is lost by it but the round under way.
+
+    Args:
+        out: the run's folder, as `submit` left it.
+        rounds: another number of rounds.
+        join: sites that take part for the first time.
+        from_round: the round to go back to; default: the newest checkpoint's. A job that runs is stopped for it.
+
+    Returns:
+        the new job's id, and the sites of the run that are not connected: they keep their place.
+
+    Raises:
+        UserError: there is nothing to resume, or too few sites are there.
+    """
+    check_links(out)
+    job = load_job(out)
+    kit, old = Path(job["kit"]), job["job_id"]
+    if (out / RESULTS).is_file() and rounds is None and from_round is None:
+        raise UserError(f"{out} is finished; --rounds N goes on for more")
+    settings = JobSettings.from_dict(job["settings"] | ({} if rounds is None else {"rounds": rounds}))
+    with sessions.connect(kit) as session:
+        running = sessions.running_at(session)
+        here = sorted(running)
+        if unknown := [site for site in join if site in job["sites"] or site not in here]:
+            raise UserError(
+                f"{unknown[0]} cannot join: it takes part already, or is not connected ({', '.join(here)} are)"
+            )
+        sites = [*job["sites"], *join]
+        present = [site for site in sites if site in here]
+        if len(present) < settings.min_sites:
+            raise UserError(f"{len(present)} of {len(sites)} sites are connected, min_sites is {settings.min_sites}")
+        if events_of(session, old):
+            # One that was restarted is here and not in the job, long before the job has noticed.
+            if not join and from_round is None and all(old in running[site] for site in present):
+                raise UserError(f"job {old} runs and no site waits to come back; `fedsm fetch {out}` waits for it")
+            _stop(session, old)
+    ids = [old, *job["earlier"]]
+    new = submit(kit, settings, out, present, job["byoc"], job["resources"], ids, sites, from_round)
+    if (out / RESULTS).is_file():
+        (out / RESULTS).replace(out / EARLIER)  # this job's must not be taken for them
+    return new, [site for site in sites if site not in present]
+
+
+def _stop(session, job_id: str) -> None:
+    """Aborts a job and waits until FLARE has put it away."""
+    session.abort_job(job_id)
+    deadline = time.monotonic() + PATIENCE
+    while session.get_job_meta(job_id)["status"] in (*WAITING, RUNNING):
+        if time.monotonic() > deadline:
+            raise UserError(f"job {job_id} does not stop; try again, or ask the server's operator")
+        time.sleep(POLL_SECONDS)
+
+
+def load_job(out: Path) -> dict:
+    """What `submit` noted about a run.
+
+    Raises:
+        UserError: nothing, or ids and names that cannot be.
+    """
+    try:
+        run = read_json(out / RUN)
+        job = {key: run[key] for key in _NOTED}
+        ids = [job["job_id"], *job["earlier"]]
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise UserError(f"{out} holds no job that was submitted to a federation ({RUN} says none)") from e
+    for job_id in ids:
+        check_job_id(job_id, str(out / RUN))
+    check_site_names(job["sites"], str(out / RUN))
+    return job
+
+
+def finish(out: Path) -> dict:
+    """Follows the job of a run's folder to its end and brings the result home; returns results.json's content.
+
+    Raises:
+        JobFailed: it ended without results.
+        UserError: the server cannot be reached.
+    """
+    check_links(out)
+    job = load_job(out)
+    kit, rounds = Path(job["kit"]), job["settings"]["rounds"]
+    meta, failure = follow(kit, job["job_id"], rounds, "round")
+    with download(kit, job["job_id"], out / LOG) as workspace:
+        if workspace:
+            collect(workspace, out)
+    if (out / RESULTS).is_file():
+        return read_json(out / RESULTS)
+    raise JobFailed(failure or reason_of(out / PROGRESS, out / LOG, meta))
+
+
+@contextlib.contextmanager
+def download(kit: Path, job_id: str, log: Path) -> Iterator[Path | None]:
+    """What the server kept of a job: yields its workspace, which is gone afterwards; None where there is none.
+
+    The server's log goes to `log`.
+    """
+    scratch = log.with_name("download")
+    shutil.rmtree(scratch, ignore_errors=True)
+    try:
+        try:
+            with sessions.connect(kit) as session:
+                workspace = Path(session.download_job_result(job_id, str(scratch))) / "workspace"
+        except UserError:
+            raise
+        except Exception as e:  # a job that was never deployed has none
+            log.write_text(f"no result of job {job_id} could be downloaded: {e}\n", encoding="utf-8")
+            yield None
+            return
+        if (workspace / "log.txt").is_file():
+            shutil.copyfile(workspace / "log.txt", log)
+        yield workspace
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def reason_of(progress: Path, log: Path, meta: dict) -> str:
+    """Why a job ended without results: what it said itself, else which site refused it, else FLARE's status."""
+    lines = progress.read_text().splitlines() if progress.is_file() else []
+    with reading(progress, "ask the server's operator for its log"):
+        told = [event["reason"] for event in map(parse_json, lines) if event["event"] == "failed"]
+    if told:
+        return told[-1]
+    status = str(meta.get("status"))
+    history = [str(line) for line in meta.get("schedule_history") or []] if "SCHEDULE" in status else []
+    written = log.read_text(errors="replace").splitlines() if log.is_file() else []
+    errors = [line for line in written if " - ERROR - " in line]
+    last = [" ".join(line.split())[:300] for line in errors[-1:]]
+    why = refusals(meta) or history[-1:] or last
+    return "; ".join([f"FLARE says {status}", *why, f"see {log}"])

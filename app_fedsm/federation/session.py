@@ -1,0 +1,94 @@
+"""An admin session with a FLARE server, by the startup kit of a user; FLARE's errors in one line each."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+from fedsm.core.errors import UserError
+
+_CONFIG = Path("startup") / "fed_admin.json"
+
+
+@contextlib.contextmanager
+def connect(kit: Path, timeout: float = 15.0) -> Iterator:
+    """Opens a session with the kit's own certificate.
+
+    Args:
+        kit: the user's startup kit, the folder with `startup/`.
+        timeout: seconds to try.
+
+    Raises:
+        UserError: no such kit, no server there, one that refuses the certificate, or one that goes away meanwhile.
+    """
+    from nvflare.fuel.flare_api import api_spec
+    from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+    kit = kit.resolve()
+    if not (kit / _CONFIG).is_file():
+        raise UserError(f"{kit} is no user's startup kit: {_CONFIG} is missing; --kit is the folder above startup/")
+    logging.getLogger("nvflare").setLevel(logging.CRITICAL)  # it would tell every refused connection
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):  # FLARE tells of every try
+            session = new_secure_session(kit.name, str(kit), timeout=timeout, auto_login_max_tries=2)
+    except api_spec.NoConnection as e:
+        raise UserError(f"no FLARE server answers at {address(kit)}: is it started, and its port open?") from e
+    except (api_spec.AuthenticationError, api_spec.AuthorizationError) as e:
+        raise UserError(f"the server at {address(kit)} refused {kit.name}: {_first_line(e)}") from e
+    except Exception as e:  # FLARE raises what it likes here: TLS, configuration, its own errors
+        raise UserError(f"no session with {address(kit)} by the kit {kit.name}: {_first_line(e)}") from e
+    try:
+        yield session
+    except api_spec.NoConnection as e:
+        raise UserError(f"the server at {address(kit)} does not answer any more") from e
+    finally:
+        with contextlib.suppress(Exception):  # a server that has gone meanwhile
+            session.close()
+
+
+def address(kit: Path) -> str:
+    """Host and port of the kit's server."""
+    try:
+        admin = json.loads((kit / _CONFIG).read_text())["admin"]
+        return f"{admin['host']}:{admin['port']}"
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise UserError(f"{kit / _CONFIG} cannot be read: {e}; ask for the kit again") from e
+
+
+def running_at(session) -> dict[str, set[str]]:
+    """Site -> ids of the jobs that it runs, of the sites that answer now.
+
+    The server's own list holds a killed one for ten minutes: each is asked, and by itself, because the server may wait
+    longer for a site that was just killed (10 s) than a session waits for the server (5 s).
+    """
+    from nvflare.fuel.flare_api.api_spec import NoConnection
+
+    running: dict[str, set[str]] = {}
+    for client in session.get_connected_client_list():
+        try:
+            answers = session.get_client_job_status([client.name]) or []
+        except NoConnection:
+            session.get_system_info()  # raises the same if it is the server that is silent
+            continue
+        for answer in answers:
+            if answer["status"] != "no_reply":
+                running.setdefault(answer["client_name"], set()).add(answer.get("job_id", ""))
+    return running
+
+
+def registered(session) -> list[str]:
+    """Names of the sites that answer now."""
+    return sorted(running_at(session))
+
+
+def runs(session, job_id: str) -> bool:
+    """Whether the server runs a job now. FLARE goes on listing as RUNNING one that was lost when it was killed."""
+    return any(job.job_id == job_id for job in session.get_system_info().job_info)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

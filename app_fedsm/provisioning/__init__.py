@@ -1,0 +1,1 @@
+"""Startup kits for the parties of a federation."""

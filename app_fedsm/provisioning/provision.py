@@ -1,0 +1,184 @@
+"""`fedsm provision`: startup kits of a consortium, with all that a FedSM job needs in each.
+
+It checks the project file, runs `nvflare provision`, and fills each kit's `local/` folder (`kits.py`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app_fedsm.federation.nvflare_cli import refusal
+from fedsm.core.errors import UserError
+from fedsm.core.private_files import close_to_others, private_files
+
+if TYPE_CHECKING:
+    from app_fedsm.provisioning.project_check import Project
+
+_STORAGE = "storage"  # in the server's kit, where project.yml names no other folder
+_EXAMPLE = """example:
+  fedsm provision poc_workspace/project_localhost.yml -o kits
+
+The second call on the same folder makes new kits (prod_01, ...) beside the first: participants that exist keep their
+certificates and what stands in their kit's local/, so that only the kits of new participants need to be sent.
+"""
+
+
+@dataclass(frozen=True)
+class Kits:
+    """What was made: a folder a participant."""
+
+    folder: Path
+    server: Path
+    sites: dict[str, Path]
+    users: dict[str, Path]
+    storage: Path  # of the server's jobs and snapshots
+    earlier: Path | None  # the kits before these; what stood in their `local/` folders was taken over
+    project: Project
+
+
+def provision(project_file: Path, out: Path) -> Kits:
+    """Makes startup kits that are ready for FedSM jobs.
+
+    Args:
+        project_file: the project.yml.
+        out: where they go: `<out>/<project>/prod_NN/<participant>/`. The folder also holds the consortium's root key.
+
+    Raises:
+        UserError: the project is wrong, or `nvflare provision` refuses it.
+    """
+    from app_fedsm.provisioning.kits import close_kit, fill_server, fill_site, keep_local
+    from app_fedsm.provisioning.project_check import read_project
+
+    project = read_project(project_file)
+    server = project.of_type("server")[0]
+    workspace = out / project.name
+    _check_server_certificate(workspace, server)
+    earlier = _newest(workspace)
+    with private_files():
+        _run_nvflare(project_file, out)
+    folder = _newest(workspace)
+    if folder is None or folder == earlier:
+        raise UserError(f"nvflare provision made no new kits in {workspace}; remove its oldest prod_NN folders")
+
+    for name in (p["name"] for p in project.participants):
+        if earlier and (earlier / name).is_dir():
+            keep_local(earlier / name, folder / name)
+    for site in project.of_type("client"):
+        fill_site(folder / site["name"], site.get("byoc", False))
+    kit = (folder / server["name"]).resolve()
+    storage = fill_server(kit, Path(server.get("storage", kit / _STORAGE)), server.get("byoc", False))
+    for entry in project.participants:
+        close_kit(folder / entry["name"])
+    close_to_others(workspace)  # the root key, and the kits that an earlier version made
+    return Kits(
+        folder=folder,
+        server=folder / server["name"],
+        sites={p["name"]: folder / p["name"] for p in project.of_type("client")},
+        users={p["name"]: folder / p["name"] for p in project.of_type("admin")},
+        storage=storage,
+        earlier=earlier,
+        project=project,
+    )
+
+
+def _newest(workspace: Path) -> Path | None:
+    return max(workspace.glob("prod_[0-9]*"), default=None)
+
+
+def _run_nvflare(project_file: Path, out: Path) -> None:
+    folders = ["-p", str(project_file.resolve()), "-w", str(out.resolve())]
+    if said := refusal("provision", *folders, "--force"):  # it asks before it adds to a workspace; it adds, no more
+        raise UserError(f"{project_file}: nvflare provision refused it: {said}")
+
+
+def _check_server_certificate(workspace: Path, server: dict) -> None:
+    """The server's certificate is kept, with its host names: others would never be believed by the sites.
+
+    Raises:
+        UserError: the project's host names are not those of the certificate.
+    """
+    from cryptography import x509
+
+    state = workspace / "state" / "cert.json"
+    if not state.is_file():
+        return
+    stored = json.loads(state.read_text(encoding="utf-8")).get(server["name"])
+    if not stored:
+        return
+    certificate = x509.load_pem_x509_certificate(stored["cert"].encode())
+    alternatives = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    known = {str(entry.value) for entry in alternatives}
+    extra = server.get("host_names", [])
+    wanted = {server.get("default_host", server["name"]), *([extra] if isinstance(extra, str) else extra)}
+    if not wanted <= known:
+        raise UserError(
+            f"participant {server['name']!r}: its certificate of the first call is for {', '.join(sorted(known))}, not"
+            f" for {', '.join(sorted(wanted - known))}; take these names, or another -o (new kits for everybody)"
+        )
+
+
+def certificates_end(kit: Path) -> datetime.datetime:
+    """When the certificate of a participant ends."""
+    from cryptography import x509
+
+    path = next(p for p in (kit / "startup" / "server.crt", kit / "startup" / "client.crt") if p.is_file())
+    return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
+
+
+def describe(kits: Kits) -> str:
+    """Who gets which kit, and what is to be edited there."""
+    participants = kits.project.participants
+    org_admins = {p["org"]: p["name"] for p in participants if p.get("role") == "org_admin"}
+    width = max(len(p["name"]) for p in participants)
+    lines = [f"kits in {kits.folder}; each holds a private key: hand it over by a safe way, to this person only"]
+    for entry in participants:
+        name, kind, org = entry["name"], entry["type"], entry["org"]
+        to = {"admin": "the user", "server": f"the server's operator ({org})"}.get(kind)
+        to = to or org_admins.get(org, f"the IT of {org}")
+        notes = [entry.get("role", kind)]
+        notes += ["jobs may bring code"] if entry.get("byoc") else []
+        notes += ["as before: need not be sent"] if kits.earlier and (kits.earlier / name).is_dir() else []
+        lines.append(f"  {name:<{width}}  -> {to}; {', '.join(notes)}")
+    ends = min(certificates_end(kits.folder / p["name"]) for p in participants)
+    lines += [
+        "each site edits, in its kit:",
+        "  local/fedsm_site.yaml     `data:` must be set; device, threads and cache if the defaults do not fit",
+        "  local/resources.json      num_of_gpus and mem_per_gpu_in_GiB: 0 until they are set",
+        "  local/authorization.json  who may do what; authorization.no_byoc.json.sample there: no code inside jobs",
+        "the server's operator edits:",
+        f"  local/resources.json      jobs and results are kept in {kits.storage}: write another folder there if the"
+        " kit moves",
+        f"the first certificate ends on {ends:%Y-%m-%d}",
+    ]
+    if kits.earlier:
+        lines.append(f"what stood in the local/ folders of {kits.earlier} was taken over")
+    return "\n".join(lines)
+
+
+def _provision(args: argparse.Namespace) -> int:
+    kits = provision(args.project, args.out)
+    for line in kits.project.warnings:
+        print(f"WARN {line}", file=sys.stderr)
+    print(describe(kits))
+    return 0
+
+
+def add_parser(commands) -> None:
+    """Adds the command to `fedsm`'s."""
+    parser = commands.add_parser(
+        "provision", help="make startup kits for server, sites and users", epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Checks a project.yml, runs `nvflare provision`, fills each kit's local/ folder, and says to whom"
+        " each kit goes and what is to be edited there.",
+    )  # fmt: skip
+    parser.add_argument("project", type=Path, metavar="PROJECT.yml", help="server, sites and users of the consortium")
+    parser.add_argument(
+        "-o", "--out", type=Path, default=Path("kits"), metavar="DIR", help="where the kits go (default: kits)"
+    )
+    parser.set_defaults(do=_provision)

@@ -1,0 +1,182 @@
+"""All sites' images in one place: the upper bound that no federation may have. A plain loop, no FLARE.
+
+Same files, splits, network, loss, optimizer, augmentation and scores as a federated run with the same settings; one
+epoch over all images takes the place of a round, and the model is the one of the best epoch on all validation images.
+
+    python -m app_fedsm.runs.centralized --task nuclei --data ROOT --rounds 60 --size 96 --out runs/centralized
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from app_fedsm.cli.main import add_job_options, settings_of
+from app_fedsm.experiments.grid_rows import CENTRALIZED, federated
+from app_fedsm.runs.run_folder import PROGRESS
+from fedsm.client.site_settings import CACHE_BUDGET
+from fedsm.data.augment import augment_batch
+from fedsm.data.cache import SiteCache
+from fedsm.data.dataset import Part, load_site, seeded_order
+from fedsm.data.site_folder import list_sites
+from fedsm.core.errors import UserError
+from fedsm.evaluation.candidates import evaluate_candidates
+from fedsm.evaluation.tables import dice_table
+from fedsm.nets import try_networks
+from fedsm.core.private_files import private_files
+from fedsm.server.checkpoint import write_json
+from fedsm.server.record import Progress
+from fedsm.server.results import summarize
+from fedsm.core.settings import JobSettings
+from fedsm.super_model.artefact import save_super_model, versions
+from fedsm.selectors.inference import GLOBAL
+from fedsm.core.text import printable
+from fedsm.core.tensors import Batch
+from fedsm.tracks.fedavg import initial_weights
+from fedsm.tracks.segmentation import SegmentationClient
+from fedsm.core.state import copy
+
+_FEDERATED = (  # options of jobs that mean nothing here
+    "method", "selector_lr", "lam", "selector", "personal", "blend", "min_sites", "round_timeout", "round_retries",
+    "norm_check",
+)  # fmt: skip
+
+
+class Pool:
+    """One part (train, validation, test) of all sites as if it were one."""
+
+    def __init__(self, parts: list[Part]):
+        self._parts = parts
+        self._rows = [(i, row) for i, part in enumerate(parts) for row in range(len(part))]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def batches(self, batch_size: int, device: torch.device, seed: int | None = None) -> Iterator[Batch]:
+        """Walks all images of all sites once, mixed if a seed is given."""
+        order = list(range(len(self)))
+        if seed is not None:
+            order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed)).tolist()
+        for start in range(0, len(order), batch_size):
+            rows = [self._rows[i] for i in order[start : start + batch_size]]
+            images = torch.cat([self._parts[i].images[torch.tensor([row])] for i, row in rows])
+            labels = torch.cat([self._parts[i].labels[torch.tensor([row])] for i, row in rows])
+            yield images.to(device), labels.float().to(device)
+
+
+def train(
+    settings: JobSettings, sites: dict[str, dict[str, Part]], device: torch.device, progress: Progress
+) -> tuple[dict, list[float]]:
+    """Trains one network on all images.
+
+    Args:
+        settings: the job's settings; `rounds` are epochs.
+        sites: site -> its three parts.
+        device: where to compute.
+        progress: is told of every epoch, as of a round.
+
+    Returns:
+        the weights of the best epoch, and the validation Dice of every epoch.
+    """
+    pools = {part: Pool([parts[part] for parts in sites.values()]) for part in ("train", "validation")}
+    client = SegmentationClient(settings, {}, 0, 1, device)
+    client.receive(initial_weights(client.build, settings.seed))
+    best, scores = {}, []
+    with tqdm(range(1, settings.rounds + 1), desc="centralized", unit="epoch", disable=None) as bar:
+        progress.tell("started", sites=list(sites), rounds=settings.rounds, round=0, scores={GLOBAL: "Dice"})
+        for epoch in bar:
+            began = time.monotonic()
+            for again in range(settings.local_epochs):
+                order = seeded_order(settings, "centralized", epoch, again)
+                dice = torch.Generator().manual_seed(order)
+                for images, labels in pools["train"].batches(settings.batch_size, device, order):
+                    client.step(*augment_batch(images, labels, settings.task.augment, dice))
+            scores.append(client.validate(pools["validation"].batches(settings.batch_size, device))["score"])
+            if scores.index(max(scores)) == len(scores) - 1:
+                best = copy(client.net.state_dict())
+            bar.set_postfix_str(f"Dice {scores[-1]:.3f}")
+            told = {"answered": list(sites), "missing": {}, "seconds": time.monotonic() - began}
+            progress.tell("round", round=epoch, score={GLOBAL: scores[-1]}, **told)
+    return best, scores
+
+
+def run_centralized(settings: JobSettings, root: Path, names: list[str], out: Path, cache: Path | None) -> dict:
+    """Trains and tests; writes results.json and super_model/ as a federated run does.
+
+    Args:
+        settings: the job's settings.
+        root: the data root.
+        names: the sites.
+        out: where to write.
+        cache: where decoded images are kept; None: in memory.
+
+    Returns:
+        the content of results.json.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    caches = {s: SiteCache(cache / s, CACHE_BUDGET, os.cpu_count() or 1) if cache else None for s in names}
+    sites = {s: load_site(root / s, s, settings, cache=caches[s]) for s in names}
+    out.mkdir(parents=True, exist_ok=True)
+    (out / PROGRESS).unlink(missing_ok=True)  # of a run that was stopped: this one begins anew
+    best, scores = train(settings, sites, device, Progress(out / PROGRESS))
+
+    def evaluate(part: Part) -> dict:
+        return evaluate_candidates(
+            settings, names, {GLOBAL: best}, lambda: part.batches(settings.batch_size, device), device
+        )
+
+    evaluations = {s: {part: evaluate(sites[s][part]) for part in ("validation", "test")} for s in names}
+    common = {
+        "task": settings.task.name, "method": CENTRALIZED, "selector": "none", "lam": None, "gamma": None,
+        "rounds": settings.rounds, "seed": settings.seed, "sites": names,
+    }  # fmt: skip
+    validation = {"history": scores, "best": {GLOBAL: {"round": scores.index(max(scores)) + 1, "score": max(scores)}}}
+    summary = summarize(evaluations, settings, names)
+    validation["super_model"] = summary.pop("super_model_validation")
+    images = {s: {part: len(data) for part, data in sites[s].items()} for s in names}
+    results = common | {"images": images, "settings": settings.to_dict(), "validation": validation}
+    results |= summary
+    manifest = common | {"labels": list(settings.task.labels), "versions": versions()}
+    manifest |= {"images": images, "scores": results["test"], "pooled": True}
+    save_super_model(out / "super_model", settings, manifest, {GLOBAL: best}, {})
+    write_json(out / "results.json", results)
+    return results
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        "python -m app_fedsm.runs.centralized", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, metavar="ROOT", help="folder with one sub-folder a site")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where results.json is written")
+    parser.add_argument("--cache", type=Path, metavar="DIR", help="where decoded images are kept (default: in memory)")
+    add_job_options(parser, without=_FEDERATED)
+    args = parser.parse_args(argv)
+    try:
+        if (args.out / "results.json").exists():
+            raise UserError(f"{args.out} holds results already; choose another folder")
+        if any(item.startswith("tracks") for item in args.overrides or []):
+            raise UserError("one network on all images has no tracks to be set: leave out --set tracks...")
+        settings = replace(settings_of(args, federated(CENTRALIZED)), method=CENTRALIZED)
+        sites = list_sites(args.data)
+        try_networks(settings, len(sites))
+        with private_files():
+            results = run_centralized(settings, args.data, sites, args.out, args.cache)
+    except UserError as e:
+        print(f"fedsm: error: {printable(e)}", file=sys.stderr)
+        return 2
+    print(dice_table(results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,203 @@
+"""A run's folder: what belongs to it, and how it is made ready, read and filled.
+
+run.json                     what was asked for, written first
+checkpoints/ progress.jsonl tb_events/ super_model/ results.json       as the server writes them; results last
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from fedsm.core.errors import UserError
+from fedsm.core.names import refuse_links
+from fedsm.core.plain_json import parse_json, read_json, reading
+from fedsm.core.private_files import close_to_others
+from fedsm.server.checkpoint import FOLDER, Checkpoints
+from fedsm.server.record import AcceptedLog
+
+RUN = "run.json"
+LOG = "flare.log"
+RESULTS = "results.json"
+PROGRESS = "progress.jsonl"
+_PRODUCTS = (
+    "super_model",
+    FOLDER,
+    "tb_events",
+    PROGRESS,
+    AcceptedLog.NAME,
+    RESULTS,
+)  # results last: they say all is there
+EARLIER = "results.earlier.json"
+_LINKLESS = (
+    ".lock", RUN, LOG, EARLIER, "job", "site_state", "download", *_PRODUCTS, *(f"{name}.earlier" for name in _PRODUCTS),
+)  # fmt: skip
+_OWN = (*_PRODUCTS, f"{FOLDER}.earlier", EARLIER, RUN, LOG, "job", "workspace", "site_state", "cache")
+
+
+@contextlib.contextmanager
+def alone(folder: Path, what: str, patience: float = 0) -> Iterator[None]:
+    """Holds a folder while this process lives, so that two of them cannot write into it.
+
+    Args:
+        folder: the folder, which is made.
+        what: who else may be at work in it, in words.
+        patience: seconds to wait for the other one, which may be about to end.
+
+    Raises:
+        UserError: the other one is still at work.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + patience
+    with os.fdopen(os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as e:
+                if time.monotonic() >= deadline:
+                    raise UserError(
+                        f"another {what} is at work in {folder}; wait for it, or choose another --out"
+                    ) from e
+            time.sleep(0.2)
+        yield
+
+
+def prepare_folder(out: Path, resume: bool, force: bool, from_round: int | None = None) -> None:
+    """Makes the run's folder ready; never overwrites a run that nobody asked to be overwritten.
+
+    Args:
+        out: the run's folder.
+        resume: whether the run in it goes on.
+        force: whether a run in it may be replaced.
+        from_round: with `resume`, the round to go back to; later checkpoints are dropped.
+
+    Raises:
+        UserError: it holds a run already, or with `resume` it holds none, or none of that round.
+    """
+    held = [name for name in _OWN if (out / name).exists()]
+    if resume:
+        if not (out / RUN).is_file():
+            raise UserError(f"{out} holds no run to resume; leave out --resume to start one")
+        check_links(out)
+        collect(server_folder(out), out)
+        if not (out / FOLDER).is_dir():
+            raise UserError(f"{out} holds no checkpoint yet; start again with --force")
+        for name in held:
+            close_to_others(out / name)  # an earlier version left them open
+        if from_round is not None:
+            Checkpoints(out / FOLDER).rewind(from_round)
+        return
+    if held and not force:
+        remedies = f"choose another --out, go on with `fedsm resume {out}`, or --force"
+        raise UserError(f"{out} already holds a run ({held[0]}); {remedies}")
+    for name in held:
+        _remove(out / name)
+    out.mkdir(parents=True, exist_ok=True)
+
+
+def check_links(out: Path) -> None:
+    """Refuses a run's folder with symbolic links, as somebody may have packed it: we would write where they lead.
+
+    Raises:
+        UserError: naming the link.
+    """
+    refuse_links(out, _LINKLESS)
+    place = server_folder(out)
+    for folder in (out / "workspace", place.parent, place):
+        if folder.is_symlink():
+            refuse_links(folder.parent, [folder.name])
+    refuse_links(place, _PRODUCTS)
+
+
+def load_run(out: Path) -> dict:
+    """What an earlier `fedsm run` wrote about itself: `data`, `settings`, `threads`, `cache` (None: an older one)."""
+    try:
+        run = read_json(out / RUN)
+        if "job_id" in run:
+            raise UserError(f"{out} is the run of a federation: `fedsm resume {out}` goes on with it")
+        return {key: run[key] for key in ("data", "settings", "threads")} | {"cache": run.get("cache")}
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise UserError(f"{out} holds no run to resume ({RUN} cannot be read)") from e
+
+
+def in_words(out: Path, results: dict) -> str:
+    """What a finished run says at its end: the table of Dice, and where things are."""
+    from fedsm.evaluation.tables import dice_table
+
+    return f"{dice_table(results)}\n\nresults: {out / RESULTS}\nsuper model: {out / 'super_model'}"
+
+
+def is_federation(out: Path) -> bool:
+    """Whether a run's folder is of a job that was submitted to a server, not of the simulator.
+
+    Raises:
+        UserError: it holds no run.
+    """
+    try:
+        return "job_id" in read_json(out / RUN)
+    except (OSError, ValueError, TypeError) as e:
+        raise UserError(f"{out} holds no run ({RUN} cannot be read)") from e
+
+
+def rounds_done(out: Path) -> int:
+    """The round of a run's newest checkpoint, also while it runs; 0: there is none."""
+    folders = (out / FOLDER, server_folder(out) / FOLDER)
+    return max((int(p.stem.removeprefix("round_")) for f in folders for p in f.glob("round_*.json")), default=0)
+
+
+def events_of(out: Path) -> list[dict]:
+    """What a run has told of itself so far (`progress.jsonl`), also while it runs in the simulator."""
+    files = [path for path in (out / PROGRESS, server_folder(out) / PROGRESS) if path.is_file()]
+    try:
+        newest = max(files, key=lambda path: path.stat().st_mtime, default=None)
+        lines = newest.read_text().splitlines() if newest else []
+    except FileNotFoundError:  # `collect` moved it just now
+        return []
+    with reading(newest, "the run itself may be sound: `fedsm report` and `fedsm resume` do not need it"):
+        return [parse_json(line) for line in lines if line.endswith("}")]  # a killed run may leave half a line
+
+
+def last_checkpoint(out: Path) -> str:
+    """A sentence on the newest checkpoint of a run."""
+    rounds = sorted((out / FOLDER).glob("round_*.json"))
+    return f"last checkpoint: {rounds[-1]}" if rounds else "no checkpoint was written yet"
+
+
+def server_folder(out: Path) -> Path:
+    """Where the server of a run in the simulator writes."""
+    return out / "workspace" / "server" / "simulate_job"
+
+
+def collect(source: Path, out: Path) -> None:
+    """Moves what the server wrote to the run's folder.
+
+    Args:
+        source: the job's folder in the simulator's workspace, which its next start wipes, or in a download.
+        out: the run's folder.
+    """
+    for name in _PRODUCTS:
+        if not (source / name).exists():
+            continue
+        target = out / name
+        if target.is_dir() and name == "tb_events":
+            shutil.copytree(source / name, target, dirs_exist_ok=True)  # a resumed run's curves join the earlier ones
+            shutil.rmtree(source / name)
+            continue
+        if name == FOLDER and not list((source / name).glob("round_*.json")):
+            continue  # killed before its first checkpoint: the earlier ones are all there is
+        earlier = target.with_name(f"{name}.earlier")
+        if target.exists():
+            _remove(earlier)  # of a move that was killed: `target` came after it
+            os.replace(target, earlier)
+        shutil.move(source / name, target)
+        _remove(earlier)
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)

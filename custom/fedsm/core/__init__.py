@@ -1,0 +1,1 @@
+"""Words that all rooms share: settings, errors, tensors, Dice, names, files. Imports no other room."""

@@ -1,0 +1,57 @@
+"""JSON that somebody else wrote: a downloaded run or super model."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from fedsm.core.errors import UserError
+from fedsm.core.text import one_line
+
+_MOST_BYTES = 512 * 1024**2  # a run of thousands of rounds and a hundred sites writes less
+# What code that reads plain values of the wrong shape raises.
+_WRONG = (KeyError, TypeError, ValueError, AttributeError, IndexError, StopIteration, ArithmeticError, RecursionError)
+
+
+def parse_json(text: str) -> object:
+    """What a text says.
+
+    Raises:
+        ValueError: no JSON, or nested so deeply that no reader of ours could walk it.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError as e:
+        raise ValueError("it is nested too deeply") from e
+
+
+def read_json(path: Path) -> object:
+    """What a file says.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: no JSON, nested too deeply, or too large.
+    """
+    if path.stat().st_size > _MOST_BYTES:
+        raise ValueError(f"it has more than {_MOST_BYTES} bytes")
+    return parse_json(path.read_text(encoding="utf-8"))
+
+
+@contextlib.contextmanager
+def reading(what: object, remedy: str) -> Iterator[None]:
+    """While plain values of a file are used: one of the wrong kind becomes one line that names the file.
+
+    Args:
+        what: the file, or whose it is.
+        remedy: what a person can do about it.
+
+    Raises:
+        UserError: a value is missing or of the wrong kind.
+    """
+    try:
+        yield
+    except _WRONG as e:
+        reason = one_line(f"{type(e).__name__}: {e}", 120)
+        raise UserError(f"{what} is damaged, or was changed by hand ({reason}); {remedy}") from e

@@ -1,0 +1,1 @@
+"""Workarounds of FLARE 2.9, each with its symptom; `docs` lists them."""

@@ -1,0 +1,145 @@
+"""The server's side of a federated evaluation: the super model goes to the sites, their reports come back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.impl.controller import Controller
+from nvflare.apis.shareable import Shareable
+from nvflare.apis.signal import Signal
+
+from fedsm.core.errors import UserError
+from fedsm.core.names import check_run_id
+from fedsm.core.natural_order import natural_key
+from fedsm.core.plain_values import MOST_PLAIN_MESSAGE
+from fedsm.core.private_files import keep_private
+from fedsm.core.task_names import SCORE
+from fedsm.core.text import one_line
+from fedsm.evaluation.evaluate import FILE, join
+from fedsm.flare import exchange, watch
+from fedsm.flare.compat import intake
+from fedsm.flare.compat.fatal_codes import take_fatal_codes_as_failures
+from fedsm.flare.compat.memory import job_cells
+from fedsm.flare.compat.site_events import guard_events
+from fedsm.flare.compat.tensors import enable_tensors
+from fedsm.flare.dispatch import dispatch
+from fedsm.flare.identity import sender_of, sender_problem
+from fedsm.flare.inbox import Inbox
+from fedsm.server.checkpoint import write_json
+from fedsm.server.incoming import sweep_incoming
+from fedsm.server.record import Progress
+from fedsm.server.report_check import report_problem
+from fedsm.super_model.artefact import load_super_model
+
+MODEL = "super_model"  # in the configuration folder of the server's app
+
+
+class EvaluationController(Controller):
+    """Lets every site score a super model at home and joins what they report.
+
+    A site that does not answer within the super model's `evaluate_timeout`, or whose report makes no sense, is left
+    out; `missing` of evaluation.json says why. One answer is enough.
+
+    Args:
+        part: train, validation, test or all: which of the sites' images.
+        seed: of the bootstrap.
+    """
+
+    def __init__(self, part: str = "test", seed: int = 0):
+        super().__init__()
+        guard_events()
+        self.part = part
+        self.seed = seed
+
+    def start_controller(self, fl_ctx: FLContext) -> None:
+        keep_private()
+        enable_tensors()
+        take_fatal_codes_as_failures()
+        intake.survive_undecodable()
+        intake.expect(0)  # reports are plain values
+        intake.limit_messages(job_cells(fl_ctx.get_engine()), MOST_PLAIN_MESSAGE)
+        workspace, job_id = fl_ctx.get_engine().get_workspace(), fl_ctx.get_job_id()
+        sweep_incoming(Path(workspace.get_root_dir()))
+        self._folder = Path(workspace.get_run_dir(job_id))
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._late: set[str] = set()  # sites whose late answers were told of
+        self._model_folder = Path(workspace.get_app_config_dir(job_id)) / MODEL
+        self._progress = Progress(self._folder / "progress.jsonl")
+        watch.serve(fl_ctx.get_engine(), self._progress)
+
+    def stop_controller(self, fl_ctx: FLContext) -> None:
+        """Nothing is left open."""
+
+    def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        try:
+            self._run(abort_signal, fl_ctx)
+        except UserError as e:
+            self._progress.tell("failed", reason=str(e))
+            self.system_panic(str(e), fl_ctx)
+
+    def _run(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        self._model = load_super_model(self._model_folder)
+        manifest, settings = self._model.manifest, self._model.settings
+        sites = sorted((c.name for c in fl_ctx.get_engine().get_clients()), key=natural_key)
+        about = {key: manifest[key] for key in ("sites", "labels", "gamma")}
+        meta = {
+            "round": 0,
+            "run_id": check_run_id(manifest.get("run_id"), "the super model's manifest"),
+            "sites": manifest["sites"],
+            "settings": settings.to_dict(),
+            "part": self.part,
+            "seed": self.seed,
+            "super_model": about | {"settings": {"gammas": list(settings.gammas)}},
+        }
+        self._reports: dict[str, dict] = {}
+        self._refused: dict[str, str] = {}
+        self._progress.tell("evaluating", sites=sites)
+        silent = dispatch(
+            self, SCORE, dict.fromkeys(sites, lambda: exchange.pack(self._model.networks, dict(meta))),
+            settings.evaluate_timeout, Inbox(sites, self._accept), fl_ctx, abort_signal,
+        )  # fmt: skip
+        if abort_signal.triggered:
+            return
+        missing = {site: reason for site, reason in (silent | self._refused).items() if site not in self._reports}
+        for site, reason in missing.items():
+            self.log_error(fl_ctx, f"fedsm evaluation site={site} missing: {reason}")
+        if not self._reports:
+            raise UserError("no site could be evaluated: " + "; ".join(f"{s}: {r}" for s, r in missing.items()))
+        reports = {site: self._reports[site] for site in sites if site in self._reports}
+        write_json(self._folder / FILE, join(manifest, reports, self.part, self.seed) | {"missing": missing})
+        self.log_info(fl_ctx, f"fedsm evaluation finished: {self._folder / FILE}")
+
+    def process_result_of_unknown_task(self, client, task_name, client_task_id, result, fl_ctx) -> None:
+        """Nobody asked for it: the site was told to stop, or never asked."""
+        reason = one_line(f"its answer to {task_name} came too late")
+        if client.name not in self._late:
+            self._late.add(client.name)
+            self.log_warning(fl_ctx, f"fedsm site={client.name} refused: {reason}")
+
+    def _accept(self, shareable: Shareable, fl_ctx: FLContext) -> None:
+        """Keeps a site's report, or the reason why not. Whatever it sends, nobody else's is touched."""
+        site = sender_of(fl_ctx)
+        try:
+            reason = sender_problem(fl_ctx) or self._take(site, shareable)
+        except Exception as e:
+            reason = f"malformed answer ({type(e).__name__})"
+        if reason:
+            self._refused[site] = one_line(reason)
+        else:
+            self._progress.tell("scored", site=site)
+            self.log_info(fl_ctx, f"fedsm evaluation site={site} accepted images={self._reports[site]['images']}")
+
+    def _take(self, site: str, shareable: Shareable) -> str | None:
+        code = shareable.get_return_code()
+        if code != ReturnCode.OK:
+            return str(shareable.get_header(exchange.ERROR_HEADER) or code)
+        meta, tracks = exchange.unpack(shareable, most_bytes=0)
+        if site in self._reports or tracks:
+            return "a second answer" if site in self._reports else "it sends tensors, which nobody asked for"
+        report = meta.get("report")
+        reason = report_problem(report, self._model.manifest, self._model.settings, site, self.part)
+        if reason is None:
+            self._reports[site] = report
+        return reason

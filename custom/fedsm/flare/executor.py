@@ -1,0 +1,97 @@
+"""FLARE's side of a site: takes a task's shareable, lets the trainer work, answers."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from pathlib import Path
+
+from nvflare.apis.dxo import DataKind
+from nvflare.apis.event_type import EventType
+from nvflare.apis.executor import Executor
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.apis.signal import Signal
+
+from fedsm.client.failures import explain
+from fedsm.client.site_settings import INSIDE, PROCESS, Place, load_site_settings
+from fedsm.client.trainer_link import TrainerLink
+from fedsm.client.work import Aborted
+from fedsm.client.workers import Worker, build_worker, check_task
+from fedsm.core.private_files import keep_private
+from fedsm.core.task_names import SIMULATED_JOB
+from fedsm.flare import exchange
+from fedsm.flare.compat.tensors import enable_tensors
+
+
+class FedSMExecutor(Executor):
+    """Does the tasks of a FedSM job at a site: the four of training, or the one of an evaluation.
+
+    It takes no arguments: the job's settings come with each task, the site's own from `fedsm_site.yaml`.
+    What leaves the site: weight differences, sums of image descriptors, counts and mean scores. No image,
+    no file name, no path: errors are sent in their public form and logged in full at the site.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self._trainer: Worker | TrainerLink | None = None
+        self._trainer_key: tuple | None = None
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext):
+        if event_type == EventType.START_RUN:
+            keep_private()
+            enable_tensors()
+        elif event_type == EventType.END_RUN:
+            self._close()
+
+    def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
+        started = time.monotonic()
+        try:
+            gc.collect()  # FLARE leaves the last task's messages in cycles, each with its payload
+            meta, payload = exchange.unpack(shareable)
+            exchange.forget(shareable)
+            trainer = self._get_trainer(task_name, meta, fl_ctx)
+            answer = trainer.do(task_name, meta, payload, lambda: abort_signal.triggered)
+        except Aborted:
+            return make_reply(ReturnCode.TASK_ABORTED)
+        except Exception as e:
+            failure = explain(e)
+            # Kits stream the log of errors to the server: what names files is logged as a warning, which stays here.
+            self.log_warning(fl_ctx, str(failure), fire_event=False)
+            self.log_error(fl_ctx, f"{task_name} failed: {failure.public}", fire_event=False)
+            reply = make_reply(ReturnCode.EXECUTION_EXCEPTION)
+            reply.set_header(exchange.ERROR_HEADER, failure.public)
+            return reply
+        self.log_info(fl_ctx, f"fedsm task={task_name} round={meta['round']} seconds={time.monotonic() - started:.1f}")
+        kinds = {n: DataKind.STATISTICS if n in answer.sums else DataKind.WEIGHT_DIFF for n in answer.tracks}
+        return exchange.pack(answer.tracks, answer.meta, kinds)
+
+    def _get_trainer(self, task: str, meta: dict, fl_ctx: FLContext) -> Worker | TrainerLink:
+        """The trainer of this run, kept between tasks: it holds the data and Adam's moments."""
+        name = fl_ctx.get_identity_name()
+        run_id, sites = check_task(meta)
+        key = (run_id, tuple(sites), repr(meta["settings"]))
+        if self._trainer is None or key != self._trainer_key:
+            self._close()
+            workspace = fl_ctx.get_engine().get_workspace()
+            simulated = fl_ctx.get_job_id() == SIMULATED_JOB
+            fair_share = max(1, (os.cpu_count() or 1) // (len(sites) if simulated else 1))
+            place = Place(workspace.get_site_config_dir(), workspace.get_root_dir(), name, fair_share)
+            site = load_site_settings(Path(place.local), Path(place.workspace), name, fair_share)
+            where = site.trainer or (INSIDE if simulated else PROCESS)
+            self.log_info(
+                fl_ctx,
+                f"site {name!r} computes on {site.device} with {site.threads} CPU threads, trainer: {where}",
+            )
+            self._trainer = TrainerLink(place) if where == PROCESS else build_worker(place, task, meta)
+            self._trainer_key = key
+            gc.collect()
+            gc.freeze()  # what is loaded now stays: collecting the rest is then a matter of milliseconds
+        return self._trainer
+
+    def _close(self) -> None:
+        if isinstance(self._trainer, TrainerLink):
+            self._trainer.close()
+        self._trainer = None

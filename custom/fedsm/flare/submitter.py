@@ -1,0 +1,27 @@
+"""Who submitted the running job, as FLARE authenticated the person."""
+
+from __future__ import annotations
+
+from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.job_def import JobMetaKey
+
+from fedsm.core.errors import UserError
+from fedsm.core.task_names import SIMULATED_JOB
+from fedsm.server.owner import Submitter
+
+
+def submitter_of(fl_ctx: FLContext) -> Submitter | None:
+    """The submitter of the running job; None in the simulator.
+
+    Raises:
+        UserError: FLARE does not say.
+    """
+    if fl_ctx.get_job_id() == SIMULATED_JOB:
+        return None
+    meta = fl_ctx.get_prop(FLContextKey.JOB_META)
+    keys = (JobMetaKey.SUBMITTER_NAME.value, JobMetaKey.SUBMITTER_ORG.value, JobMetaKey.SUBMITTER_ROLE.value)
+    found = [meta.get(key) for key in keys] if isinstance(meta, dict) else [None]
+    if not all(isinstance(value, str) and value for value in found):
+        raise UserError("FLARE does not say who submitted this job; submit it with a startup kit of your own")
+    return Submitter(*found)

@@ -1,0 +1,1 @@
+"""Which network segments an image: descriptors, Gaussian classes, trained selectors, Algorithm 2."""

@@ -1,0 +1,164 @@
+"""Gaussian classes from the sites' sums, and the selector that they make. The formulas are in `selector_statistics`.
+
+A site's sums are `n`, `sum` and `outer` (see `pack`) of its images' descriptors.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from fedsm.core.state import part
+from fedsm.core.tensors import Tensors
+from fedsm.selectors.descriptor import DESCRIPTORS, build_descriptor
+from fedsm.selectors.inference import THRESHOLD
+
+_TINY = 1e-12
+
+
+def sums_template(size: int) -> Tensors:
+    """Zeros in the shapes of the sums of D = size features."""
+    return {
+        "n": torch.zeros((), dtype=torch.float64),
+        "sum": torch.zeros(size, dtype=torch.float64),
+        "outer": torch.zeros(size * (size + 1) // 2, dtype=torch.float64),
+    }
+
+
+def scatter_of(sums: Tensors) -> torch.Tensor:
+    """Q - s s^T / n (D, D): the scatter of a site's descriptors around their mean."""
+    mean = sums["sum"] / sums["n"]
+    return unpack(sums["outer"], len(mean)) - sums["n"] * torch.outer(mean, mean)
+
+
+def gaussian_classes(sums: list[Tensors], weights: list[float] | None = None) -> Tensors:
+    """Class means, deviations and correlation of the sites' sums.
+
+    Args:
+        sums: each site's.
+        weights: what a site's images weigh in the covariance (`covariance_weights`); None: each image 1.
+
+    Returns:
+        `means` (K, D), `deviation` (D,), `correlation` (D, D), all float64.
+    """
+    size = len(sums[0]["sum"])
+    weights = weights or [1.0] * len(sums)
+    counts = [w * s["n"].item() for s, w in zip(sums, weights, strict=True)]
+    count = sum(counts)
+    means = torch.stack([s["sum"] / s["n"] for s in sums])
+    scatter = torch.zeros(size, size, dtype=torch.float64)
+    squares = torch.zeros(size, dtype=torch.float64)
+    for s, weight in zip(sums, weights, strict=True):
+        if weight:  # what is left out may be too large to be multiplied by 0
+            scatter += weight * scatter_of(s)
+            squares += weight * unpack(s["outer"], size).diagonal() / count
+    covariance = scatter / max(1.0, count - sum(weights))
+    # A descriptor that never varies (an empty channel, a dead unit) tells nothing: a huge deviation switches it off.
+    # Relative to its size, too: what float32 and the difference of two sums leave of a constant is not exactly zero.
+    variance = covariance.diagonal()
+    varies = variance > _TINY * squares.clamp(min=1)
+    deviation = torch.where(varies, variance.clamp(min=_TINY).sqrt(), 1e6)
+    correlation = covariance / torch.outer(deviation, deviation)
+    correlation.fill_diagonal_(1.0)
+    return {"means": means, "deviation": deviation, "correlation": correlation}
+
+
+def classes_of(sums: dict[str, Tensors], sites: list[str], weights: dict[str, float]) -> Tensors:
+    """The Gaussian classes of the sites; one without sums has a mean that no image is near.
+
+    Args:
+        sums: site -> its sums.
+        sites: all sites, in index order.
+        weights: site -> what its images weigh in the covariance.
+    """
+    known = [s for s in sites if s in sums]
+    classes = gaussian_classes([sums[s] for s in known], [weights[s] for s in known])
+    means = torch.full((len(sites), classes["means"].shape[1]), 1e9, dtype=torch.float64)
+    for row, site in enumerate(known):
+        means[sites.index(site)] = classes["means"][row]
+    return classes | {"means": means}
+
+
+def flat_sums(sums: dict[str, Tensors]) -> Tensors:
+    """Every site's sums as one file's entries."""
+    return {f"{site}/{key}": value for site, own in sums.items() for key, value in own.items()}
+
+
+def sums_by_site(flat: Tensors) -> dict[str, Tensors]:
+    """The sums of `flat_sums`."""
+    sums: dict[str, Tensors] = {}
+    for key, value in flat.items():
+        site, _, name = key.rpartition("/")
+        sums.setdefault(site, {})[name] = value
+    return sums
+
+
+def positive(matrix: torch.Tensor, least: float) -> torch.Tensor:
+    """The matrix itself, or where it is no covariance (sums with noise in them, or rubbish) the nearest one whose
+    eigenvalues are at least `least`: one site's sums must not take the selector from all."""
+    if torch.linalg.cholesky_ex(matrix).info == 0:
+        return matrix
+    values, vectors = torch.linalg.eigh(matrix)
+    return (vectors * values.clamp(min=least)) @ vectors.T
+
+
+def pack(symmetric: torch.Tensor) -> torch.Tensor:
+    """Upper triangle of a symmetric matrix: half the bytes."""
+    return symmetric[*torch.triu_indices(*symmetric.shape)]
+
+
+def unpack(triangle: torch.Tensor, size: int) -> torch.Tensor:
+    """The symmetric matrix of `pack`."""
+    full = torch.zeros(size, size, dtype=triangle.dtype)
+    rows, columns = torch.triu_indices(size, size)
+    full[rows, columns] = triangle
+    full[columns, rows] = triangle
+    return full
+
+
+class StatisticsSelector:
+    """The closed-form selector at inference.
+
+    Args:
+        settings: the job's settings.
+        n_sites: number of sites.
+        tensors: `means`, `deviation`, `correlation`, `shrinkage`, and `descriptor`, its number in `DESCRIPTORS`
+            (default: `image`); for the descriptor `encoder` the encoder's weights under `encoder/`.
+        device: unused; the descriptor is computed where the images are.
+    """
+
+    rule = THRESHOLD
+
+    def __init__(self, settings, n_sites: int, tensors: Tensors, device: torch.device):
+        name = DESCRIPTORS[int(tensors.get("descriptor", 0))]
+        self.describe = build_descriptor(name, settings, part("encoder", tensors))
+        self._means = tensors["means"]
+        self._deviation = tensors["deviation"]
+        a = tensors["shrinkage"].item()
+        size = len(self._deviation)
+        shrunk = (1 - a) * tensors["correlation"] + a * torch.eye(size, dtype=torch.float64)
+        # z^T R^-1 z = |L^-1 z|^2 with R = L L^T.
+        self._whiten = torch.linalg.solve_triangular(
+            torch.linalg.cholesky(positive(shrunk, a)), torch.eye(size, dtype=torch.float64), upper=False
+        )
+
+    def distances_of(self, rows: torch.Tensor) -> torch.Tensor:
+        """(B, D) descriptors to (B, K) squared Mahalanobis distances to the sites."""
+        z = (rows[:, None, :] - self._means) / self._deviation
+        return (z @ self._whiten.T).square().sum(-1)
+
+    def distances(self, images: torch.Tensor) -> torch.Tensor:
+        """(B, C, H, W) images to (B, K) squared Mahalanobis distances to the sites."""
+        return self.distances_of(self.describe(images))
+
+    def judge(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Probabilities (B, K) and the Mahalanobis distance (B,) to the nearest site: how foreign an image is."""
+        squared = self.distances(images)
+        return (-squared / 2).softmax(dim=1).float(), squared.amin(1).clamp(min=0).sqrt().float()
+
+    def probabilities(self, images: torch.Tensor) -> torch.Tensor:
+        """(B, C, H, W) images to (B, K) probabilities of the sites, on the CPU."""
+        return self.judge(images)[0]
+
+    def features(self, images: torch.Tensor) -> torch.Tensor:
+        """(B, C, H, W) images to (B, D), whitened: there the Mahalanobis distance is the plain one."""
+        return ((self.describe(images) - self._means[0]) / self._deviation) @ self._whiten.T

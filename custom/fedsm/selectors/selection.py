@@ -1,0 +1,39 @@
+"""What a selector's probabilities mean for an image: a model, or the weights of several."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch.nn import functional
+
+from fedsm.selectors.inference import MIXTURE, THRESHOLD, blend, select
+
+
+class Selection(NamedTuple):
+    """What the selector says of a batch; `yhat` and `distance` are None where it says nothing of the kind.
+
+    Attributes:
+        choices: (B,) the model of each image: 0 is the global one, k + 1 the personal one of site k. For a mixture
+            its heaviest part.
+        yhat: (B, K) probabilities of the sites; (B, K + 1) for FedSM-extra and ensemble, the global model first.
+        distance: (B,) Mahalanobis distance to the nearest site's images: how foreign an image is (`statistics`).
+    """
+
+    choices: torch.Tensor
+    yhat: torch.Tensor | None
+    distance: torch.Tensor | None
+
+
+def choose(yhat: torch.Tensor, rule: str, gamma: float | None) -> torch.Tensor:
+    """(B, K) or (B, K + 1) probabilities to (B,) indices of models, 0 is the global one; see `fedsm.tracks.base`."""
+    return select(yhat, gamma) if rule == THRESHOLD else yhat.argmax(1)
+
+
+def weights_of(selection: Selection, models: int, rule: str | None, gamma: float | None, soft: bool) -> torch.Tensor:
+    """(B, models) weights that sum to 1: one model an image, or those of a mixture or of soft selection."""
+    if rule == MIXTURE:
+        return selection.yhat
+    if soft and rule == THRESHOLD:
+        return blend(selection.yhat, gamma)
+    return functional.one_hot(selection.choices, models).float()
