@@ -17,7 +17,7 @@ from benchmarks.process import Failed
 from fedsm.core.settings import JobSettings
 from fedsm.server.checkpoint import FOLDER, Checkpoints
 from fedsm.server.record import AcceptedLog
-from tests.plain_loop import algorithm_1, largest_difference
+from tests.helpers.plain_loop import algorithm_1, largest_difference
 
 KILLED = "was ended by SIGKILL"
 

@@ -15,7 +15,7 @@ from fedsm.nets import build_unet
 from fedsm.server.record import Progress
 from fedsm.tracks.segmentation import SegmentationClient
 from tests.conftest import SITES, small_settings
-from tests.plain_loop import largest_difference
+from tests.helpers.plain_loop import largest_difference
 
 TINY = [
     "--task", "retinal", "--rounds", "2", "--size", "32", "--batch-size", "4",

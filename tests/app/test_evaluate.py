@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("scipy", reason="MONAI's Hausdorff distance needs scipy: pip install 'fedsm[report]'")
 
 from app_fedsm.cli.main import main
-from tests.app.finished_run import finished_run
 from tests.conftest import SITES, write_site
+from tests.helpers.finished_run import finished_run
 
 
 @pytest.fixture(scope="module")

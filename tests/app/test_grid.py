@@ -9,7 +9,7 @@ from app_fedsm.experiments.grid import build_experiment, load_experiment
 from app_fedsm.experiments.grid_rows import job_settings
 from app_fedsm.experiments.grid_state import Grid
 from fedsm.core.errors import UserError
-from tests.app.grid_tools import SITES, build, names
+from tests.helpers.grid_tools import SITES, build, names
 
 
 def test_rows_are_runs_times_axes():

@@ -6,7 +6,7 @@ import pytest
 
 from app_fedsm.experiments.experiment import run_grid
 from app_fedsm.experiments.grid_tables import choose, cost_columns, gammas_of, mean_std, table_lines, validation_score
-from tests.app.grid_tools import SITES, build, make_grid, starter
+from tests.helpers.grid_tools import SITES, build, make_grid, starter
 
 
 def test_mean_and_deviation():

@@ -14,7 +14,7 @@ from app_fedsm.runs.simulate import _SITE_LOST
 from app_fedsm.runs.workspace import prepare_workspace
 from tests.app.test_simulator import SMALL, processes_of
 from tests.conftest import SITES
-from tests.server.test_equality import last_weights
+from tests.flare.test_equality import last_weights
 
 FILTERS = {
     "site-2": [

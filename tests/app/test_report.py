@@ -13,10 +13,10 @@ from app_fedsm.runs import centralized
 from fedsm.evaluation import study
 from fedsm.evaluation.report_tables import dice_rows
 from fedsm.evaluation.runs import open_runs
-from tests.app.finished_run import finished_run
-from tests.chromium import Page
 from tests.conftest import SITES
-from tests.federation import JOB
+from tests.helpers.chromium import Page
+from tests.helpers.federation import JOB
+from tests.helpers.finished_run import finished_run
 
 SECTIONS = [
     "Scores", "Training", "Gamma", "Models and sites", "Selector", "Feature map", "Loss surface", "Overlays", "Cost",

@@ -13,11 +13,11 @@ import pytest
 
 from app_fedsm.cli.main import main
 from fedsm.super_model.artefact import load_super_model
-from tests.app.plain_simulator import plain_simulator
 from tests.conftest import SITES, small_settings
-from tests.deploy.processes import processes_of
-from tests.plain_loop import algorithm_1, largest_difference
-from tests.server.test_equality import TOLERANCE, last_weights
+from tests.flare.test_equality import TOLERANCE, last_weights
+from tests.helpers.plain_loop import algorithm_1, largest_difference
+from tests.helpers.plain_simulator import plain_simulator
+from tests.helpers.processes import processes_of
 
 SMALL = [
     "--task", "retinal", "--size", "32", "--batch-size", "4", "--lr", "1e-3", "--selector-lr", "1e-3",

@@ -18,7 +18,8 @@ from fedsm.preflight.kit import load_kit
 from fedsm.preflight.line import Line, format_lines
 from fedsm.preflight.machine import check_writing
 from fedsm.preflight.versions import versions
-from tests.app.kits import (
+from tests.conftest import write_site
+from tests.helpers.kits import (
     free_port,
     new_key,
     point_to,
@@ -28,7 +29,6 @@ from tests.app.kits import (
     write_certificates,
     write_key,
 )
-from tests.conftest import write_site
 
 SMALL = ["--task", "retinal", "--size", "32", "--set", "task.unet.channels=[4,8,16]"]
 

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from tests.attacks.jobs import LEAD, run_job
+from tests.helpers.attack_jobs import LEAD, run_job
 
 
 @pytest.fixture(scope="session")

@@ -21,9 +21,9 @@ from PIL import Image
 from app_fedsm.cli.main import main
 from fedsm.core.errors import UserError
 from fedsm.data.readers import read
-from tests.app.finished_run import finished_run
 from tests.conftest import write_site
-from tests.super_model.small_model import write_super_model
+from tests.helpers.finished_run import finished_run
+from tests.helpers.small_model import write_super_model
 
 BROKEN = ["a$b", r"$\frac$", "x_$1^$"]
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 40 40\n%%EndComments\n0 0 moveto showpage\n%%EOF\n"

@@ -10,9 +10,9 @@ from app_fedsm.config.build import build_settings
 from fedsm.data import dataset
 from fedsm.data.cache import SiteCache
 from fedsm.data.dataset import load_site
-from tests.attacks.hostile_server import SITE, real_site, register
 from tests.conftest import small_settings, write_site
 from tests.data.test_cache import same
+from tests.helpers.hostile_server import SITE, real_site, register
 
 BUDGET = 1_000_000
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.attacks.hostile import EVALUATE, HOSTILE, meta_of, on
 from tests.conftest import SITES, small_settings
-from tests.federation import Federation, results_of
+from tests.helpers.federation import Federation, results_of
+from tests.helpers.hostile import EVALUATE, HOSTILE, meta_of, on
 
 
 def with_gammas(result) -> None:

@@ -16,8 +16,8 @@ from fedsm.data.site_folder import list_pairs
 from fedsm.data.split import split_by_patient
 from fedsm.selectors.descriptor import describe
 from fedsm.tracks import server_tracks
-from tests.attacks.hostile_server import SITE, meta_of, real_site, refusal, register, same
 from tests.conftest import small_settings, write_site
+from tests.helpers.hostile_server import SITE, meta_of, real_site, refusal, register, same
 
 IMAGES, SEEDS = 14, range(24)
 

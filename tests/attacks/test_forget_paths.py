@@ -9,8 +9,8 @@ from fedsm.core.errors import UserError
 from fedsm.flare.forget_controller import ForgetController
 from fedsm.server.forget import Forgetting
 from fedsm.server.place import hand_over, leave
-from tests.attacks.jobs import FOLDER, LEAD, bytes_of, forge, kept, run_job
 from tests.conftest import small_settings
+from tests.helpers.attack_jobs import FOLDER, LEAD, bytes_of, forge, kept, run_job
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ import time
 import pytest
 
 from fedsm.server.patience import Patience
-from tests.attacks.hostile import HOSTILE, TRAIN
 from tests.conftest import SITES, small_settings
-from tests.federation import Federation, results_of
+from tests.helpers.federation import Federation, results_of
+from tests.helpers.hostile import HOSTILE, TRAIN
 
 
 def test_a_site_that_hangs_costs_the_timeout_once(tmp_path, data_root):

@@ -6,9 +6,9 @@ import shutil
 from nvflare.apis.fl_context import FLContextManager
 
 from fedsm.flare.evaluation import MODEL, EvaluationController
-from tests.attacks.hostile import HOSTILE, TRAIN
 from tests.conftest import SITES, small_settings
-from tests.federation import JOB, Federation, Site, results_of
+from tests.helpers.federation import JOB, Federation, Site, results_of
+from tests.helpers.hostile import HOSTILE, TRAIN
 
 
 class Impostor(Federation):

@@ -15,7 +15,7 @@ from fedsm.selectors.possible_sums import sums_problem
 from fedsm.selectors.private_sums import PrivateSums, StatisticsPrivacy
 from fedsm.tracks import build_inference_selector, server_tracks
 from tests.conftest import SITES, small_settings, write_site
-from tests.federation import Federation, results_of
+from tests.helpers.federation import Federation, results_of
 
 CPU = torch.device("cpu")
 SETTINGS = small_settings(selector="statistics", size=64)

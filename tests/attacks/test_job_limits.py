@@ -18,9 +18,9 @@ from fedsm.core.names import check_site_names
 from fedsm.core.settings import JobSettings
 from fedsm.core.task_names import EVALUATE, REGISTER, SCORE
 from fedsm.super_model.artefact import load_super_model
-from tests.client.trainer_site import GO_ON, meta_of, payload_of, place_of
 from tests.conftest import SITES, small_settings
-from tests.super_model.small_model import write_super_model
+from tests.helpers.small_model import write_super_model
+from tests.helpers.trainer_site import GO_ON, meta_of, payload_of, place_of
 
 TOO_MUCH = {
     "size": 100_000, "local_epochs": 10**9, "batch_size": 10**9, "round_timeout": 10**12, "evaluate_timeout": 10**12,

@@ -15,10 +15,10 @@ from nvflare.apis.workspace import Workspace
 
 from fedsm.flare.compat.memory import received_to_disk
 from fedsm.flare.forget_controller import ForgetController
-from tests.attacks.open_files import open_umask
 from tests.conftest import SITES, small_settings
-from tests.federation import Federation
-from tests.server.test_memory import Cell
+from tests.flare.test_memory import Cell
+from tests.helpers.federation import Federation
+from tests.helpers.open_files import open_umask
 
 ROOT_DIR = "tensor_disk_offload_root_dir"  # where FLARE's cell puts tensors
 # A server's job process that has received an update and waits for more.

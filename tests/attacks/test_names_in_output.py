@@ -16,7 +16,7 @@ from app_fedsm.runs.progress import show
 from fedsm.core.errors import UserError
 from fedsm.evaluation.markdown import markdown_table
 from tests.conftest import write_site
-from tests.super_model.small_model import write_super_model
+from tests.helpers.small_model import write_super_model
 
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\x1b[1A\rall is well\x9b31m\u202e"
 FORMULAS = ["=cmd|'calc'!A1", "+1+1", "-1+1|x", "@SUM(A1)", "\t=1+1", "\rx", " =1+1"]
@@ -102,7 +102,7 @@ def test_the_bar_of_a_run():
 def test_text_of_a_report_is_escaped(data_root, tmp_path):
     """HTML: a run's name is text there, not a tag. A site of such a name is refused in one line."""
     pytest.importorskip("matplotlib")
-    from tests.app.finished_run import finished_run
+    from tests.helpers.finished_run import finished_run
 
     run = finished_run(tmp_path, data_root, rounds=2)
     named = shutil.copytree(run, tmp_path / "<img src=x onerror=alert(1)>\x1b")

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from fedsm.core.settings import NORM_CHECKS
-from tests.attacks.hostile import HOSTILE, TRAIN, on, scale_updates
 from tests.conftest import SITES, small_settings
-from tests.federation import Federation, in_round, results_of
+from tests.helpers.federation import Federation, in_round, results_of
+from tests.helpers.hostile import HOSTILE, TRAIN, on, scale_updates
 
 
 def boost(factor: float, numbers: set[int]):

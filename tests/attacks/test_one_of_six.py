@@ -23,8 +23,8 @@ from app_fedsm.config.build import build_settings
 from fedsm.evaluation.report_tables import conduct_table, failure_table
 from fedsm.evaluation.runs import Run
 from fedsm.server.record import Progress
-from tests.attacks.hostile import EVALUATE, REGISTER, TRAIN, meta_of, scale_updates
-from tests.federation import Federation, in_round, results_of
+from tests.helpers.federation import Federation, in_round, results_of
+from tests.helpers.hostile import EVALUATE, REGISTER, TRAIN, meta_of, scale_updates
 
 SIX = [f"site-{i + 1}" for i in range(6)]
 HOSTILE, HONEST = SIX[-1], SIX[:-1]

@@ -10,9 +10,9 @@ import pytest
 from fedsm.client.workers import build_worker
 from fedsm.core.task_names import REGISTER
 from fedsm.selectors.private_sums import PrivateSums, StatisticsPrivacy
-from tests.attacks.hostile_server import SITE, meta_of, real_site, refusal, register, same
 from tests.conftest import small_settings, write_site
-from tests.tracks.test_private_sums import rows_of
+from tests.helpers.hostile_server import SITE, meta_of, real_site, refusal, register, same
+from tests.selectors.test_private_sums import rows_of
 
 ONE = {"epsilon": 1.0, "delta": "1e-5"}
 

@@ -15,11 +15,11 @@ from fedsm.core.task_names import REGISTER, SCORE
 from fedsm.flare.evaluation import MODEL, EvaluationController
 from fedsm.server.checkpoint import Checkpoints
 from fedsm.super_model.artefact import load_super_model
-from tests.attacks.jobs import FOLDER, LEAD, bytes_of, forge, kept, run_job
-from tests.client.trainer_site import meta_of, place_of
 from tests.conftest import SITES, small_settings
-from tests.federation import Federation
-from tests.super_model.small_model import write_super_model
+from tests.helpers.attack_jobs import FOLDER, LEAD, bytes_of, forge, kept, run_job
+from tests.helpers.federation import Federation
+from tests.helpers.small_model import write_super_model
+from tests.helpers.trainer_site import meta_of, place_of
 
 BAD = ["../../outside", "/tmp/x", "..", ".", "", "0123456789a", "0123456789AB", "0123456789ab\n", "a" * 12 + "/..", 7]
 

@@ -7,9 +7,9 @@ from fedsm.core.shares import bounded_shares, trimmed_mean
 from fedsm.server.record import RunRecord
 from fedsm.server.results import choose_gamma
 from fedsm.tracks import server_tracks
-from tests.attacks.hostile import HOSTILE, meta_of
 from tests.conftest import SITES, small_settings
-from tests.federation import Federation, results_of
+from tests.helpers.federation import Federation, results_of
+from tests.helpers.hostile import HOSTILE, meta_of
 
 SIX = [f"site-{i + 1}" for i in range(6)]
 

@@ -15,9 +15,9 @@ from app_fedsm.cli.main import main
 from app_fedsm.runs.run_folder import alone, prepare_folder
 from fedsm.core.errors import UserError
 from fedsm.super_model.model import SuperModel
-from tests.app.finished_run import finished_run
-from tests.attacks.jobs import bytes_of
-from tests.super_model.small_model import site_images, write_super_model
+from tests.helpers.attack_jobs import bytes_of
+from tests.helpers.finished_run import finished_run
+from tests.helpers.small_model import site_images, write_super_model
 
 DEEP = "[" * 100_000
 

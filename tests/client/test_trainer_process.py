@@ -18,17 +18,8 @@ from fedsm.client.work import Aborted
 from fedsm.client.workers import build_worker
 from fedsm.core.errors import UserError
 from fedsm.core.task_names import EVALUATE, REGISTER, TASKS, TRAIN, VALIDATE
-from tests.client.trainer_site import (
-    GO_ON,
-    faulty,
-    link_to,
-    meta_of,
-    payload_of,
-    place_of,
-    small_job,
-    when_it_trains,
-)
-from tests.tracks.small_site import same
+from tests.helpers.small_site import same
+from tests.helpers.trainer_site import GO_ON, faulty, link_to, meta_of, payload_of, place_of, small_job, when_it_trains
 
 SETTINGS = small_job()
 
@@ -183,7 +174,7 @@ def test_the_process_ends_with_its_parent(tmp_path, data_root):
     """The parent is killed by SIGKILL while the child trains: nobody is left."""
     place, mark = place_of(tmp_path, data_root), tmp_path / "trains"
     code = (
-        "from tests.client.trainer_site import *\n"
+        "from tests.helpers.trainer_site import *\n"
         f"link = TrainerLink(Place(*{tuple(place)!r}), faulty('waits', {str(mark)!r}))\n"
         f"when_it_trains(Path({str(mark)!r}), lambda: print(link.pid, flush=True))\n"
         "link.do('fedsm_train', meta_of(small_job(), 2), payload_of(small_job(), 2), GO_ON)\n"

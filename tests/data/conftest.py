@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import write_site
-from tests.data.spoiled import RNG, write_volume
+from tests.helpers.spoiled import RNG, write_volume
 
 
 @pytest.fixture

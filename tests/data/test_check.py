@@ -15,7 +15,7 @@ from fedsm.data.contact_sheet import write_contact_sheet
 from fedsm.data.dataset import load_site
 from fedsm.data.findings import format_reports, refusal, warnings_of
 from tests.conftest import small_settings, write_site
-from tests.data.spoiled import PROSTATE, RNG, TASK, assert_found, save, spoil, write_volume
+from tests.helpers.spoiled import PROSTATE, RNG, TASK, assert_found, save, spoil, write_volume
 
 
 @pytest.mark.parametrize(

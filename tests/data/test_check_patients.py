@@ -10,7 +10,7 @@ from fedsm.data.check import check_folder, split_overlaps
 from fedsm.data.dataset import load_site
 from fedsm.data.split import split_by_patient
 from tests.conftest import small_settings
-from tests.data.spoiled import TASK, assert_found
+from tests.helpers.spoiled import TASK, assert_found
 
 
 def test_split_overlaps():

@@ -10,7 +10,7 @@ from fedsm.core.errors import UserError
 from fedsm.data import contact_sheet
 from fedsm.data.check import check_folder
 from fedsm.data.contact_sheet import CAPTION, COLOURS, COLUMNS, GAP, HEADER, TILE, outline, write_contact_sheet
-from tests.data.spoiled import PROSTATE, TASK, save, spoil
+from tests.helpers.spoiled import PROSTATE, TASK, save, spoil
 
 
 def test_outline():

@@ -13,7 +13,7 @@ from fedsm.data.patients import patients_of
 from fedsm.data.site_folder import list_pairs, list_sites
 from fedsm.data.split import PARTS
 from tests.conftest import small_settings
-from tests.federation import Federation, results_of
+from tests.helpers.federation import Federation, results_of
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 NUCLEI, PROSTATE = SHARED / "nuclei", SHARED / "prostate" / "prostatex"

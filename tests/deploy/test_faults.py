@@ -16,7 +16,7 @@ from app_fedsm.federation.remote import load_job
 from app_fedsm.federation.session import connect
 from tests.app.test_simulator import SMALL, assert_equals_plain_loop
 from tests.conftest import SITES
-from tests.deploy.processes import free_port, kill_all, processes_of
+from tests.helpers.processes import free_port, kill_all, processes_of
 
 pytestmark = pytest.mark.slow
 

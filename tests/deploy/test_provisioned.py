@@ -18,8 +18,8 @@ from app_fedsm.provisioning.provision import provision
 from fedsm.core.errors import UserError
 from tests.app.test_simulator import SMALL, assert_equals_plain_loop
 from tests.conftest import SITES
-from tests.deploy.assertions import assert_same_means
-from tests.deploy.processes import ROOT, Running, free_port, with_wheel, without_fedsm
+from tests.helpers.assertions import assert_same_means
+from tests.helpers.processes import ROOT, Running, free_port, with_wheel, without_fedsm
 
 pytestmark = pytest.mark.slow
 

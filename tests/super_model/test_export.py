@@ -14,7 +14,7 @@ from PIL import Image
 from app_fedsm.cli.main import main
 from fedsm.super_model.model import SuperModel
 from fedsm.super_model.scripted import script_super_model
-from tests.super_model.small_model import KINDS, site_images, write_super_model
+from tests.helpers.small_model import KINDS, site_images, write_super_model
 
 REQUIRED = {
     "schema", "version", "monai_version", "pytorch_version", "numpy_version", "required_packages_version", "task",

@@ -13,7 +13,7 @@ from app_fedsm.cli.main import main
 from fedsm.data.readers import read
 from fedsm.data.writers import pixel_area, write_mask
 from fedsm.super_model.table import cup_to_disc
-from tests.super_model.small_model import write_super_model
+from tests.helpers.small_model import write_super_model
 
 RNG = np.random.default_rng(0)
 RGB = RNG.integers(0, 256, (37, 53, 3), np.uint8)

@@ -17,7 +17,7 @@ from fedsm.super_model.labels import compose, decompose, mask_table
 from fedsm.super_model.model import SuperModel
 from fedsm.tracks import build_inference_selector
 from tests.conftest import small_settings
-from tests.super_model.small_model import KINDS, SITES, site_images, write_super_model
+from tests.helpers.small_model import KINDS, SITES, site_images, write_super_model
 
 
 def by_hand(path, images):

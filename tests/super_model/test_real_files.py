@@ -9,7 +9,7 @@ from app_fedsm.cli.main import main
 from fedsm.data.readers import read
 from fedsm.super_model.model import SuperModel
 from tests.data.test_real_data import NUCLEI, PROSTATE, needs_nuclei, needs_prostate
-from tests.super_model.small_model import write_super_model
+from tests.helpers.small_model import write_super_model
 
 
 @needs_nuclei

@@ -5,7 +5,7 @@ import torch
 
 from fedsm.tracks.apfl import APFLClient
 from fedsm.tracks.segmentation import SegmentationClient
-from tests.tracks.small_site import (
+from tests.helpers.small_site import (
     Line,
     beside_global,
     continues_after_restart,

@@ -6,7 +6,7 @@ import torch
 from fedsm.core.errors import UserError
 from fedsm.tracks.ditto import DittoClient
 from fedsm.tracks.segmentation import SegmentationClient
-from tests.tracks.small_site import (
+from tests.helpers.small_site import (
     beside_global,
     continues_after_restart,
     line,

@@ -10,7 +10,7 @@ from fedsm.tracks import client_tracks, server_tracks
 from fedsm.tracks.fedavg import initial_weights
 from fedsm.tracks.fedbn import FedBNClient, norm_entries
 from tests.conftest import SITES, small_settings
-from tests.plain_methods_b import Line, batch, one, tiny
+from tests.helpers.plain_shared_methods import Line, batch, one, tiny
 from tests.tracks.test_perfedavg import noise, train
 
 CPU = torch.device("cpu")

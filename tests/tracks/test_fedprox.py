@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedsm.tracks.fedprox import FedProxClient, squared_distance
-from tests.tracks.small_site import Line, continues_after_restart, line, make_site, play_round, refusal, same, step
+from tests.helpers.small_site import Line, continues_after_restart, line, make_site, play_round, refusal, same, step
 
 
 def test_two_steps_by_hand():

@@ -3,7 +3,7 @@
 import torch
 
 from fedsm.tracks.local import LocalClient
-from tests.tracks.small_site import line, step
+from tests.helpers.small_site import line, step
 
 
 def test_two_rounds_by_hand():

@@ -9,7 +9,7 @@ from fedsm.tracks import client_tracks, server_tracks
 from fedsm.tracks.fedavg import initial_weights
 from fedsm.tracks.pfedme import PFedMeClient
 from tests.conftest import SITES, small_settings
-from tests.plain_methods_b import batch, one, tiny
+from tests.helpers.plain_shared_methods import batch, one, tiny
 from tests.tracks.test_perfedavg import noise, train
 
 CPU = torch.device("cpu")

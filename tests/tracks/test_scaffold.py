@@ -8,7 +8,7 @@ from fedsm.core.tensors import payload_bytes
 from fedsm.tracks import client_tracks, server_tracks
 from fedsm.tracks.scaffold import ScaffoldClient
 from tests.conftest import SITES, small_settings
-from tests.plain_methods_b import batch, one, tiny
+from tests.helpers.plain_shared_methods import batch, one, tiny
 
 CPU = torch.device("cpu")
 

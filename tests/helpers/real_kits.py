@@ -18,7 +18,7 @@ from app_fedsm.provisioning.provision import provision
 from app_fedsm.runs.run_folder import PROGRESS
 from fedsm.server.place import RUNS
 from tests.conftest import SITES
-from tests.deploy.processes import ROOT, Running, free_port
+from tests.helpers.processes import ROOT, Running, free_port
 
 LEAD, OTHER = "lead@consortium.example.org", "other@university.example.org"
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from tests.conftest import SITES, small_settings
-from tests.federation import Federation
+from tests.helpers.federation import Federation
 
 
 def finished_run(folder: Path, data: Path, **given) -> Path:

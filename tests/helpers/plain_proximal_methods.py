@@ -16,7 +16,7 @@ from torch.func import functional_call
 from fedsm.core.settings import JobSettings
 from fedsm.data.dataset import load_site, seeded_order
 from fedsm.nets import build_unet
-from tests.plain_loop import average, clone
+from tests.helpers.plain_loop import average, clone
 
 dice_loss = DiceLoss(sigmoid=True)
 

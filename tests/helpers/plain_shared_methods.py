@@ -17,7 +17,7 @@ from fedsm.core.settings import JobSettings
 from fedsm.data.dataset import load_site, seeded_order
 from fedsm.nets import build_unet
 from tests.conftest import small_settings
-from tests.plain_loop import average, clone
+from tests.helpers.plain_loop import average, clone
 
 
 class Sites:

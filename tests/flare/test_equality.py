@@ -4,8 +4,8 @@ import pytest
 
 from fedsm.server.checkpoint import Checkpoints
 from tests.conftest import SITES, small_settings
-from tests.federation import Federation, results_of
-from tests.plain_loop import algorithm_1, largest_difference
+from tests.helpers.federation import Federation, results_of
+from tests.helpers.plain_loop import algorithm_1, largest_difference
 
 TOLERANCE = 1e-5
 

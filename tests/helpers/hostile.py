@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fedsm.flare import exchange
-from tests.federation import Fault
+from tests.helpers.federation import Fault
 
 HOSTILE = "site-3"
 

@@ -63,7 +63,7 @@ def link_to(place: Place, command: tuple[str, ...] = COMMAND) -> Iterator[Traine
 
 def faulty(fault: str, mark: Path) -> tuple[str, ...]:
     """The command of a trainer that touches `mark` at the first batch of round 2 and waits there, or faults."""
-    return (sys.executable, "-m", "tests.client.faulty_trainer", fault, str(mark))
+    return (sys.executable, "-m", "tests.helpers.faulty_trainer", fault, str(mark))
 
 
 def when_it_trains(mark: Path, action: Callable[[], None]) -> threading.Thread:

@@ -16,10 +16,10 @@ from fedsm.selectors.gaussian import StatisticsSelector, gaussian_classes, sums_
 from fedsm.server.guard import NormGuard
 from fedsm.tracks import server_tracks
 from tests.conftest import SITES, small_settings
-from tests.federation import Federation, in_round, results_of
-from tests.plain_loop import algorithm_1, largest_difference
-from tests.server.test_aggregator import IMAGES, aggregator, context, snapshot, update  # noqa: F401  a fixture
-from tests.server.test_equality import TOLERANCE, last_weights
+from tests.flare.test_aggregator import IMAGES, context, snapshot, update
+from tests.flare.test_equality import TOLERANCE, last_weights
+from tests.helpers.federation import Federation, in_round, results_of
+from tests.helpers.plain_loop import algorithm_1, largest_difference
 
 
 def first_entry(result) -> tuple[dict, str]:

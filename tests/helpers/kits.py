@@ -19,7 +19,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from tests.deploy.processes import free_port
+from tests.helpers.processes import free_port
 
 PROJECT = """api_version: 3
 name: check

@@ -8,7 +8,7 @@ from pathlib import Path
 from app_fedsm.runs.simulate import _SITE_LOST
 from app_fedsm.runs.workspace import prepare_workspace
 from fedsm.data.site_folder import list_sites
-from tests.deploy.processes import processes_of
+from tests.helpers.processes import processes_of
 
 
 def plain_simulator(job: Path, scratch: Path, data_root: Path, threads: int) -> Path:
