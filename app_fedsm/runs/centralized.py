@@ -166,7 +166,7 @@ def main(argv: list[str] | None = None) -> int:
             raise UserError(f"{args.out} holds results already; choose another folder")
         if any(item.startswith("tracks") for item in args.overrides or []):
             raise UserError("one network on all images has no tracks to be set: leave out --set tracks...")
-        settings = replace(settings_of(args, federated(CENTRALIZED)), method=CENTRALIZED)
+        settings = settings_of(args, federated(CENTRALIZED)).replace(method=CENTRALIZED)
         sites = list_sites(args.data)
         try_networks(settings, len(sites))
         with private_files():

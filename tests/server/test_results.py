@@ -9,9 +9,7 @@ SITES = ["a", "b"]
 
 
 def settings():
-    s = small_settings()
-    s.gammas = [0.0, 0.5, 1.0]
-    return s
+    return small_settings(gammas=[0.0, 0.5, 1.0])
 
 
 def part(images, global_, personal_a, personal_b, by_gamma, selected) -> dict:

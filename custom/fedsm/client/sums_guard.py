@@ -35,8 +35,10 @@ def guard_sums(
     if any(track.sums for track in tracks.values()) and patients < site.min_patients:
         message = f"sums over {patients} training patients would tell too much of each: it takes {site.min_patients}"
         raise UserError(
-            f"site {name!r}: {message}; add patients, ask for a job without the statistics selector, or lower"
-            " min_patients in fedsm_site.yaml",
+            message,
+            site=name,
+            remedy="add patients, ask for a job without the statistics selector, or lower min_patients in"
+            " fedsm_site.yaml",
             public=message,
         )
     private = None
