@@ -235,7 +235,7 @@ def test_a_python3_that_is_another(kit, capsys, monkeypatch):
     ("text", "words"),
     [
         ("data: [\n", "cannot be read"),
-        ("data: /a\ncolour: red\n", "unknown key 'colour' | remedy: known: data"),
+        ("data: /a\ncolour: red\n", "unknown setting 'colour' | remedy: known: data"),
         ("device: cpu\n", "no data path | remedy: write `data:"),
         ("data: /nowhere/at/all\n", "data folder /nowhere/at/all does not exist"),
     ],

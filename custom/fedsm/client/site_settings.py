@@ -50,7 +50,9 @@ class PrivacyOfStatistics(Settings):
 
     epsilon: float = Field(gt=0, le=100, description="Privacy loss of one release of sums; smaller is more private.")
     delta: float = Field(
-        gt=0, lt=1, description="Probability beyond which epsilon holds; choose it well below 1 / number of images."
+        gt=0,
+        lt=1,
+        description="Probability with which epsilon may not hold; choose it well below 1 / number of images.",
     )
     clip: float = Field(
         4.0, gt=0,

@@ -58,7 +58,7 @@ class UNetSettings(Settings):
     )  # fmt: skip
     strides: list[Annotated[int, Field(ge=1, le=16)]] | None = Field(
         None, max_length=12,
-        description="Step between two levels, one fewer than `channels`. Default: 2 everywhere: each level halves the"
+        description="Step between two levels, one fewer than `channels`. Default: 2 everywhere, each level halves the"
         " image.",
     )  # fmt: skip
     residual_units: int = Field(2, ge=0, le=16, description="Residual units of each level; 0: plain convolutions.")
