@@ -15,20 +15,20 @@ from tests.conftest import small_settings
 
 
 class Inner(Settings):
-    depth: int = Field(1, ge=1, le=9)
+    depth: int = Field(default=1, ge=1, le=9)
 
 
 class Example(Settings):
     name: str
-    count: int = Field(1, ge=1)
-    share: float = Field(0.5, gt=0, le=1)
+    count: int = Field(default=1, ge=1)
+    share: float = Field(default=0.5, gt=0, le=1)
     word: Literal["off", "warn", "clip"] = "off"
     pair: Literal["one", "two"] = "one"
     flag: Switch = False
-    values: list[Annotated[float, Field(ge=0)]] = Field([1.0], min_length=1, max_length=3)
+    values: list[Annotated[float, Field(ge=0)]] = Field(default=[1.0], min_length=1, max_length=3)
     inner: Inner = Inner()
     maybe: int | None = None
-    either: str | list[Any] = Field("x", json_schema_extra={EXPECTED: "a word or a list"})
+    either: str | list[Any] = Field(default="x", json_schema_extra={EXPECTED: "a word or a list"})
     by_name: dict[str, int] = {}
 
     @field_validator("name")

@@ -55,12 +55,12 @@ class PrivacyOfStatistics(Settings):
         description="Probability with which epsilon may not hold; choose it well below 1 / number of images.",
     )
     clip: float = Field(
-        4.0, gt=0,
+        default=4.0, gt=0,
         description="Largest norm of one image's scaled descriptor; a small one needs less noise. 3 and 4 did best on"
         " the synthetic sites.",
     )  # fmt: skip
     budget: float | None = Field(
-        None, gt=0,
+        default=None, gt=0,
         description="The most that epsilon of all releases together may be, in the site's life. Default: epsilon, so"
         " one release.",
     )  # fmt: skip
@@ -76,62 +76,68 @@ class SiteFile(Settings):
     """What `fedsm_site.yaml` holds."""
 
     data: str | None = Field(
-        None, description="This site's folder with `images/` and `masks/`. Must be set, unless `data_root` is."
+        default=None, description="This site's folder with `images/` and `masks/`. Must be set, unless `data_root` is."
     )
     data_root: str | None = Field(
-        None, description="For the simulator, instead of `data`: a folder with one sub-folder for each site."
+        default=None, description="For the simulator, instead of `data`: a folder with one sub-folder for each site."
     )
     state_dir: str | None = Field(
-        None,
+        default=None,
         description="Where Adam's moments and the split of the images live between rounds. Default: `fedsm_state` in"
         " the client's workspace.",
     )
     device: str | None = Field(
-        None, description="`cpu`, `cuda` or `cuda:N`. Default: CUDA where the machine has it, otherwise the CPU."
+        default=None,
+        description="`cpu`, `cuda` or `cuda:N`. Default: CUDA where the machine has it, otherwise the CPU.",
     )
     threads: int | None = Field(
-        None, ge=1, description="CPU threads of the training. Default: all cores; in the simulator a fair share."
+        default=None,
+        ge=1,
+        description="CPU threads of the training. Default: all cores; in the simulator a fair share.",
     )
     cache_dir: str | None = Field(
-        None,
+        default=None,
         description="Where decoded images are kept, on a disk approved for patient data. Default: `fedsm_cache` beside"
         " the state.",
     )
     cache_budget: Annotated[int, BeforeValidator(_bytes)] = Field(
-        CACHE_BUDGET, ge=1,
+        default=CACHE_BUDGET, ge=1,
         json_schema_extra={EXPECTED: "a size such as `20 GB`, or a number of bytes"},
         description="How large the cache may grow; entries longest unused are dropped. 20 GB hold about 20,000 colour"
         " images of 256 x 256 pixels.",
     )  # fmt: skip
-    workers: int | None = Field(None, ge=1, description="Threads that decode images for the cache. Default: `threads`.")
+    workers: int | None = Field(
+        default=None, ge=1, description="Threads that decode images for the cache. Default: `threads`."
+    )
     patient_pattern: str | None = Field(
-        None,
+        default=None,
         description="Regular expression that finds the patient in a file's name, so that no patient is in two parts of"
         " the split. Empty text: each file is a patient. A `patients.csv` does as well. A task's own pattern does not"
         " run on a site's file names.",
     )
     splits: Literal["fixed", "by_seed"] | None = Field(
-        None,
+        default=None,
         description="`fixed` splits the images once, for all jobs. `by_seed` lets each job's seed split them, for"
         " research with public data. Default: `fixed`; with `data_root` `by_seed`.",
     )
     trainer: Literal["process", "inside"] | None = Field(
-        None,
+        default=None,
         description="`process` trains in a process of its own, whose death costs one round and not the job. `inside`"
         " trains in FLARE's. Default: `process`; in the simulator `inside`.",
     )
     max_statistics: int = Field(
-        10, ge=1,
+        default=10, ge=1,
         description="How many different sums the statistics selector may send in the site's life. Differences of many"
         " sums would tell of single images.",
     )  # fmt: skip
     min_patients: int | None = Field(
-        None, ge=1,
+        default=None, ge=1,
         description="Patients in training below which no sums are sent, nor sums that differ from earlier ones by"
         " fewer. Default: 5; with `data_root` 1.",
     )  # fmt: skip
     statistics_privacy: PrivacyOfStatistics | None = Field(
-        None, description="Noise on these sums, and the total epsilon of all that ever leave. Default: no noise."
+        default=None,
+        description="Noise on these sums, and the total epsilon of all that ever leave. Default: no noise.",
     )
 
 

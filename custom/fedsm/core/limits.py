@@ -42,6 +42,6 @@ def is_number(value: object, least: float, most: float) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= most
 
 
-def is_fraction(value) -> bool:
+def is_fraction(value: object) -> bool:
     """Whether something that a site sent is a number in [0, 1]; NaN is not."""
     return isinstance(value, float) and 0 <= value <= 1

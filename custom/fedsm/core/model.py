@@ -76,7 +76,7 @@ def user_error(
     message, remedy = _describe(problem, path, schema, around)
     public = {"public": f"{message}; {remedy}" if remedy else message} if model.errors_are_public else {}
     line = source.line_of(path) if source else None
-    return UserError(message, site=site, file=source and source.file, line=line, remedy=remedy, **public)
+    return UserError(message, site=site, file=source.file if source else None, line=line, remedy=remedy, **public)
 
 
 def expected(schema: dict[str, Any], definitions: dict[str, Any] | None = None, plural: bool = False) -> str:

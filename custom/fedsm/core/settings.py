@@ -52,18 +52,20 @@ class UNetSettings(Settings):
     """The U-Net of the global and the personal track."""
 
     channels: list[Annotated[int, Field(ge=1, le=4096)]] = Field(
-        [16, 32, 64, 128, 256], min_length=2, max_length=12,
+        default=[16, 32, 64, 128, 256], min_length=2, max_length=12,
         description="Feature channels of each level, from the image down. The default has 1.6 million parameters,"
         " which a CPU can train.",
     )  # fmt: skip
     strides: list[Annotated[int, Field(ge=1, le=16)]] | None = Field(
-        None, max_length=12,
+        default=None, max_length=12,
         description="Step between two levels, one fewer than `channels`. Default: 2 everywhere, each level halves the"
         " image.",
     )  # fmt: skip
-    residual_units: int = Field(2, ge=0, le=16, description="Residual units of each level; 0: plain convolutions.")
+    residual_units: int = Field(
+        default=2, ge=0, le=16, description="Residual units of each level; 0: plain convolutions."
+    )
     norm: str | list[Any] = Field(
-        ["INSTANCE", {"affine": True}],
+        default=["INSTANCE", {"affine": True}],
         json_schema_extra={EXPECTED: "the name of a norm of MONAI, or a list of its name and its arguments"},
         description="Normalisation layer, as MONAI names it. The default, instance norm, depends on no other image and"
         " keeps no running statistics that sites would have to share.",
@@ -82,12 +84,15 @@ class SelectorNetSettings(Settings):
     """The VGG-11 of a trained selector."""
 
     head: Literal["fc", "gap"] = Field(
-        "gap",
+        default="gap",
         description="`fc`: the paper's three fully connected layers (129 million parameters). `gap`: global average"
         " pooling and one layer (9 million), the default because every parameter travels in every round.",
     )
     width: float = Field(
-        1.0, gt=0, le=4.0, description="Factor on the width of every layer. 1 is the paper's; smaller for quick runs."
+        default=1.0,
+        gt=0,
+        le=4.0,
+        description="Factor on the width of every layer. 1 is the paper's; smaller for quick runs.",
     )
 
 
@@ -95,12 +100,14 @@ class AugmentSettings(Settings):
     """Random changes of the training images; with none of them set, images stay as they are."""
 
     flip: Literal["none", "horizontal", "both"] = Field(
-        "none",
+        default="none",
         description="Mirror images at random: left-right (`horizontal`), also up-down (`both`), or not (`none`).",
     )
-    rotate: float = Field(0.0, ge=0, le=360, description="Largest rotation, in degrees, to either side.")
-    scale: float = Field(0.0, ge=0, le=10, description="Largest change of size, as a fraction: 0.1 is 10 %.")
-    intensity: float = Field(0.0, ge=0, le=10, description="Largest change of brightness and contrast, as a fraction.")
+    rotate: float = Field(default=0.0, ge=0, le=360, description="Largest rotation, in degrees, to either side.")
+    scale: float = Field(default=0.0, ge=0, le=10, description="Largest change of size, as a fraction: 0.1 is 10 %.")
+    intensity: float = Field(
+        default=0.0, ge=0, le=10, description="Largest change of brightness and contrast, as a fraction."
+    )
 
 
 class TaskSettings(Settings):
@@ -115,23 +122,25 @@ class TaskSettings(Settings):
         " cup.",
     )  # fmt: skip
     intensity: Literal["unit", "percentiles"] = Field(
-        "unit",
+        default="unit",
         description="How pixels become numbers from 0 to 1. `unit`: divided by the largest value of the file's format,"
         " for pictures. `percentiles`: 1 % to 99 % of the image or volume, for MR, whose values have no fixed range.",
     )
-    unet: UNetSettings = Field(UNetSettings(), description="The U-Net; see below.")
+    unet: UNetSettings = Field(default=UNetSettings(), description="The U-Net; see below.")
     selector_net: SelectorNetSettings = Field(
-        SelectorNetSettings(), description="The network of a trained selector; see below."
+        default=SelectorNetSettings(), description="The network of a trained selector; see below."
     )
-    background: MaskValues = Field([0], description="Mask values that belong to no label.")
+    background: MaskValues = Field(default=[0], description="Mask values that belong to no label.")
     lam: float = Field(
-        0.7, ge=0, le=1,
+        default=0.7, ge=0, le=1,
         description="SoftPull's coefficient: the share of a site's own model in its next personal model. The paper uses"
         " 0.7 where sites differ much, 0.3 where they are alike.",
     )  # fmt: skip
-    augment: AugmentSettings = Field(AugmentSettings(), description="Augmentation of training batches; see below.")
+    augment: AugmentSettings = Field(
+        default=AugmentSettings(), description="Augmentation of training batches; see below."
+    )
     patient_pattern: str = Field(
-        "",
+        default="",
         description="Regular expression that finds the patient in a file's name. Empty: each file is a patient. Used in"
         " the simulator only; a real site has its own.",
     )
@@ -173,82 +182,85 @@ class JobSettings(Settings):
             " options, for example `{personal: {kind: softpull, lam: 0.7}}`. A method's file sets them.",
         )
     )
-    method: PlainName = Field("fedsm", description="The name under which the results are reported.")
-    rounds: int = Field(150, ge=1, le=100_000, description="Federated rounds. The default is the paper's.")
+    method: PlainName = Field(default="fedsm", description="The name under which the results are reported.")
+    rounds: int = Field(default=150, ge=1, le=100_000, description="Federated rounds. The default is the paper's.")
     local_epochs: int = Field(
-        1, ge=1, le=1000, description="Passes over a site's training images in each round. The default is the paper's."
+        default=1,
+        ge=1,
+        le=1000,
+        description="Passes over a site's training images in each round. The default is the paper's.",
     )
-    batch_size: int = Field(8, ge=1, le=4096, description="Images per training step.")
+    batch_size: int = Field(default=8, ge=1, le=4096, description="Images per training step.")
     size: int = Field(
-        256, ge=32, le=8192,
+        default=256, ge=32, le=8192,
         description="Images are resized to size x size pixels. It must be a multiple of the product of the U-Net's"
         " strides (16 for the default U-Net).",
     )  # fmt: skip
-    lr: Rate = Field(1e-3, description="Adam's learning rate for the U-Nets.")
-    selector_lr: Rate = Field(1e-4, description="Adam's learning rate for a trained selector.")
+    lr: Rate = Field(default=1e-3, description="Adam's learning rate for the U-Nets.")
+    selector_lr: Rate = Field(default=1e-4, description="Adam's learning rate for a trained selector.")
     seed: int = Field(
-        0, ge=0, le=2**63 - 1,  # what torch's generators take
+        default=0, ge=0, le=2**63 - 1,  # what torch's generators take
         description="Fixes the initial weights and the order of batches; in the simulator also the splits.",
     )  # fmt: skip
     min_sites: int = Field(
-        2,
+        default=2,
         ge=1,
         le=1000,
         description="Good answers that a round needs. The default is the fewest that make a federation.",
     )
     round_timeout: Seconds = Field(
-        3600, description="Seconds after which a round is closed with the sites that have answered."
+        default=3600, description="Seconds after which a round is closed with the sites that have answered."
     )
     round_retries: int = Field(
-        2, ge=0, le=1000,
+        default=2, ge=0, le=1000,
         description="How often a round with fewer than `min_sites` good answers is tried again before the job stops.",
     )  # fmt: skip
     absent_wait: Seconds = Field(
-        10,
+        default=10,
         description="Seconds in which a site that missed its last task must fetch the next one to be waited for. Short,"
         " so that a site that is switched off does not slow the others down.",
     )
     evaluate_timeout: Seconds = Field(
-        7200,
+        default=7200,
         description="Seconds for the last task, in which every site tries every candidate model. Longer than"
         " `round_timeout`, because the models are as many as the sites.",
     )
     max_images: int = Field(
-        1_000_000, ge=1, le=10**9,
+        default=1_000_000, ge=1, le=10**9,
         description="Most images of one part (train, validation, test) that a site may register with. Limits the weight"
         " that one site can claim.",
     )  # fmt: skip
     max_share: float = Field(
-        2.0, ge=1, le=MOST_FACTOR,
+        default=2.0, ge=1, le=MOST_FACTOR,
         description="Most that one site weighs in an average, as a multiple of the median site's number of images.",
     )  # fmt: skip
     norm_check: Literal["off", "warn", "clip", "refuse"] = Field(
-        "clip",
+        default="clip",
         description="What is done about an update whose norm is far from the others': `clip` (scale it down to the"
         " usual norm), `refuse`, `warn` (merge it and say so) or `off`. `clip` bounds what one site can do without"
         " losing it.",
     )
     norm_factor: float = Field(
-        5.0, gt=1, le=MOST_FACTOR,
+        default=5.0, gt=1, le=MOST_FACTOR,
         description="An update is far when its norm is this many times the median of the last rounds.",
     )  # fmt: skip
     gammas: list[Annotated[float, Field(ge=0, le=1)]] = Field(
-        list(GAMMAS), min_length=1, max_length=MOST_GAMMAS,
+        default=list(GAMMAS), min_length=1, max_length=MOST_GAMMAS,
         description="Thresholds of Algorithm 2 that are tried on the validation images. Their number is limited: scores"
         " at many close thresholds would tell of single images.",
     )  # fmt: skip
     blend: Switch = Field(
-        False,
+        default=False,
         description="Whether soft selection, in which the two most probable models share an image, is scored beside the"
         " hard one.",
     )
     keep_checkpoints: int = Field(
-        2, ge=1, le=1000,
+        default=2, ge=1, le=1000,
         description="Rounds whose checkpoints stay on the server's disk. Two, so that a damaged one costs a round.",
     )  # fmt: skip
-    amp: Switch = Field(True, description="Mixed precision (autocast) on CUDA. Without effect on a CPU.")
+    amp: Switch = Field(default=True, description="Mixed precision (autocast) on CUDA. Without effect on a CPU.")
     pin_memory: Switch = Field(
-        True, description="Pinned host memory, for faster copies to CUDA. Without effect on a CPU."
+        default=True, description="Pinned host memory, for faster copies to CUDA. Without effect on a CPU."
     )
 
     @model_validator(mode="after")
