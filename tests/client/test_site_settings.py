@@ -1,8 +1,12 @@
 """fedsm_site.yaml: what only the site knows."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 
+import app_fedsm.provisioning
 from fedsm.client.site_settings import load_site_settings
 from fedsm.core.errors import UserError
 from fedsm.data.site_rules import SiteRules
@@ -68,6 +72,23 @@ def test_a_real_site_decides_itself_and_the_simulator_follows_the_job(tmp_path):
 def test_a_privacy_budget_is_epsilon_unless_told(tmp_path):
     for text, total in (("{epsilon: 1, delta: 1e-5}", 1.0), ("{epsilon: 1, delta: 1e-5, budget: 3}", 3.0)):
         assert load(tmp_path, f"data: /a\nstatistics_privacy: {text}\n").statistics_privacy.total == total
+
+
+def test_every_line_of_the_kits_template_can_be_used(tmp_path):
+    """With the # taken away, as its reader is told to."""
+    template = (Path(app_fedsm.provisioning.__file__).parent / "kit" / "fedsm_site.yaml").read_text()
+    lines = re.findall(r"^# ([a-z_]+: .+)$", template, re.MULTILINE)
+    assert len(lines) > 8
+    site = load(tmp_path, "\n".join(line.replace("device: cuda", "device: cpu") for line in lines))
+    assert (str(site.data), site.rules.patient_pattern) == ("/data/retina", r"^(P\d+)_")
+
+
+def test_a_size_is_a_number_of_bytes_or_text(tmp_path):
+    """`1_000` is no number in YAML 1.2, and the message says what is."""
+    with pytest.raises(
+        UserError, match="cache_budget must be a size such as `20 GB`, or a number of bytes, got '1_000'"
+    ):
+        load(tmp_path, "data: /a\ncache_budget: 1_000\n")
 
 
 def test_environment_variable_serves_where_there_is_no_file(tmp_path, monkeypatch):

@@ -86,10 +86,10 @@ def test_missing_and_empty_folders(tmp_path):
         list_sites(tmp_path)
     (tmp_path / "two").mkdir()
     assert list_sites(tmp_path) == ["one", "two"], "every sub-folder is a site: none is left out in silence"
-    with pytest.raises(UserError, match="images is missing"):
+    with pytest.raises(UserError, match="images: the folder is missing"):
         list_pairs(tmp_path / "two", "two")
     (tmp_path / "two" / "images").mkdir()
-    with pytest.raises(UserError, match="masks is missing"):
+    with pytest.raises(UserError, match="masks: the folder is missing"):
         list_pairs(tmp_path / "two", "two")
     (tmp_path / "two" / "masks").mkdir()
     with pytest.raises(UserError, match="no images in"):
