@@ -50,7 +50,7 @@ def main() -> None:
     from tqdm import tqdm
 
     from app_fedsm.config.build import build_settings
-    from fedsm.core.settings import AugmentSettings
+    from fedsm.core.task_settings import AugmentSettings
     from fedsm.data.augment import augment_batch
     from fedsm.data.cache import SiteCache
     from fedsm.data.dataset import load_site

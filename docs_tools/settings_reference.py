@@ -6,9 +6,10 @@ import json
 from typing import Any
 
 from app_fedsm.experiments.experiment_file import ExperimentFile
-from fedsm.client.site_settings import PrivacyOfStatistics, SiteFile
+from fedsm.client.site_file import PrivacyOfStatistics, SiteFile
 from fedsm.core.model import Settings, expected
-from fedsm.core.settings import AugmentSettings, JobSettings, SelectorNetSettings, TaskSettings, UNetSettings
+from fedsm.core.settings import JobSettings
+from fedsm.core.task_settings import AugmentSettings, SelectorNetSettings, TaskSettings, UNetSettings
 
 # title -> the text below it, and its tables: (prefix of the keys, model)
 SECTIONS: dict[str, tuple[str, list[tuple[str, type[Settings]]]]] = {

@@ -22,7 +22,7 @@ from tqdm import tqdm
 from app_fedsm.cli.main import add_job_options, settings_of
 from app_fedsm.experiments.grid_rows import CENTRALIZED, federated
 from app_fedsm.runs.run_folder import PROGRESS
-from fedsm.client.site_settings import CACHE_BUDGET
+from fedsm.client.site_file import CACHE_BUDGET
 from fedsm.data.augment import augment_batch
 from fedsm.data.cache import SiteCache
 from fedsm.data.dataset import Part, load_site, seeded_order

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedsm.core.errors import UserError
-from fedsm.core.settings import AugmentSettings
+from fedsm.core.task_settings import AugmentSettings
 from fedsm.data.augment import augment_batch
 from tests.conftest import small_settings
 

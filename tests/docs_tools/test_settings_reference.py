@@ -4,9 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-import app_fedsm.experiments.experiment_file  # noqa: F401  its models are found below
 from docs_tools.settings_reference import SECTIONS, render, render_all, render_site
-from fedsm.client import site_settings  # noqa: F401  as above
 from fedsm.core.model import Settings
 
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch.nn import functional
 
-from fedsm.core.settings import AugmentSettings
+from fedsm.core.task_settings import AugmentSettings
 
 
 def augment_batch(
