@@ -44,11 +44,11 @@ class UNetSettings(Settings):
     residual_units: int = Field(
         default=2, ge=0, le=16, description="Residual units of each level; 0: plain convolutions."
     )
-    norm: str | list[Any] = Field(
+    norm: str | list[Any] | None = Field(
         default=["INSTANCE", {"affine": True}],
-        json_schema_extra={EXPECTED: "the name of a norm of MONAI, or a list of its name and its arguments"},
-        description="Normalisation layer, as MONAI names it. The default, instance norm, depends on no other image and"
-        " keeps no running statistics that sites would have to share.",
+        json_schema_extra={EXPECTED: "the name of a norm of MONAI, a list of its name and its arguments, or null"},
+        description="Normalisation layer, as MONAI names it; null: none. The default, instance norm, depends on"
+        " no other image and keeps no running statistics that sites would have to share.",
     )  # fmt: skip
 
     @model_validator(mode="after")
