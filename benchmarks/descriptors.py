@@ -6,7 +6,6 @@ sums are formed here as sites and server form them, and every site tries the run
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 import time
@@ -33,7 +32,7 @@ _CPU = torch.device("cpu")
 def with_descriptor(settings: JobSettings, name: str) -> JobSettings:
     """The job with another descriptor."""
     tracks = settings.tracks | {"selector": {"kind": "selector_statistics", "descriptor": name}}
-    return dataclasses.replace(settings, tracks=tracks)
+    return settings.replace(tracks=tracks)
 
 
 def selector_of(settings: JobSettings, sites: list[str], parts: dict[str, dict], last: Tensors) -> tuple[Tensors, int]:

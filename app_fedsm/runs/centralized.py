@@ -22,7 +22,7 @@ from tqdm import tqdm
 from app_fedsm.cli.main import add_job_options, settings_of
 from app_fedsm.experiments.grid_rows import CENTRALIZED, federated
 from app_fedsm.runs.run_folder import PROGRESS
-from fedsm.client.site_settings import CACHE_BUDGET
+from fedsm.client.site_file import CACHE_BUDGET
 from fedsm.data.augment import augment_batch
 from fedsm.data.cache import SiteCache
 from fedsm.data.dataset import Part, load_site, seeded_order
@@ -167,7 +167,7 @@ def main(argv: list[str] | None = None) -> int:
             raise UserError(f"{args.out} holds results already; choose another folder")
         if any(item.startswith("tracks") for item in args.overrides or []):
             raise UserError("one network on all images has no tracks to be set: leave out --set tracks...")
-        settings = replace(settings_of(args, federated(CENTRALIZED)), method=CENTRALIZED)
+        settings = settings_of(args, federated(CENTRALIZED)).replace(method=CENTRALIZED)
         sites = list_sites(args.data)
         try_networks(settings, len(sites))
         with private_files():

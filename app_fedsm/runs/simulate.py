@@ -20,7 +20,7 @@ from tqdm import tqdm
 from app_fedsm.runs.progress import Tail, show
 from app_fedsm.runs.run_folder import EARLIER, LOG, PROGRESS, RESULTS, RUN, alone, collect, server_folder
 from app_fedsm.runs.workspace import prepare_workspace
-from fedsm.client.site_settings import CACHE_BUDGET
+from fedsm.client.site_file import CACHE_BUDGET
 from fedsm.data.cache import SiteCache
 from fedsm.data.check import check_with_bar
 from fedsm.data.dataset import load_site

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from fedsm.client.site_settings import Place
+from fedsm.client.site_settings import SiteLocation
 from fedsm.client.workers import build_worker
 from fedsm.core.errors import UserError
 from fedsm.core.task_names import REGISTER, VALIDATE
@@ -64,7 +64,7 @@ def test_a_real_site_sends_the_same_sums_whatever_the_seed(tmp_path, data):
     (simulated / SITE).symlink_to(data)
     (tmp_path / "sim").mkdir()
     (tmp_path / "sim" / "fedsm_site.yaml").write_text(f"data_root: {simulated}\n")
-    in_simulator = Place(str(tmp_path / "sim"), str(tmp_path / "sim"), SITE, 1)
+    in_simulator = SiteLocation(str(tmp_path / "sim"), str(tmp_path / "sim"), SITE, 1)
     assert same(sums[0], register(in_simulator, job())), "seed 0 is the simulator's split"
 
 

@@ -306,7 +306,7 @@ def test_statistics_that_are_no_covariance_do_not_take_the_selector_from_all():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"round_retries": -1}, "round_retries must be a whole number of at least 0"),
+        ({"round_retries": -1}, "round_retries must be a whole number from 0 to 1000, got -1"),
         ({"norm_check": "maybe"}, "norm_check must be one of off, warn, clip, refuse"),
         ({"norm_factor": 1}, "norm_factor must be a number above 1"),
         ({"norm_factor": float("nan")}, "norm_factor must be"),

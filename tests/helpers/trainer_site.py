@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 import yaml
 
-from fedsm.client.site_settings import Place
+from fedsm.client.site_settings import SiteLocation
 from fedsm.client.trainer_link import COMMAND, TrainerLink
 from fedsm.tracks import server_tracks
 from fedsm.tracks.base import TRAIN
@@ -28,11 +28,11 @@ def small_job(**given):
     return small_settings(**({"selector": "gradient", "rounds": 4, "round_timeout": 600} | given))
 
 
-def place_of(folder: Path, data_root: Path) -> Place:
+def place_of(folder: Path, data_root: Path) -> SiteLocation:
     """A site's settings file in a folder of its own."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "fedsm_site.yaml").write_text(yaml.safe_dump({"data_root": str(data_root), "threads": 1}))
-    return Place(str(folder), str(folder), SITE, 1)
+    return SiteLocation(str(folder), str(folder), SITE, 1)
 
 
 def meta_of(settings, number: int) -> dict:
@@ -53,7 +53,7 @@ def payload_of(settings, number: int) -> dict:
 
 
 @contextmanager
-def link_to(place: Place, command: tuple[str, ...] = COMMAND) -> Iterator[TrainerLink]:
+def link_to(place: SiteLocation, command: tuple[str, ...] = COMMAND) -> Iterator[TrainerLink]:
     """A link whose process is gone afterwards."""
     link = TrainerLink(place, command)
     try:

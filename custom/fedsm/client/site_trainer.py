@@ -157,7 +157,7 @@ class SiteTrainer:
         if not all(torch.isfinite(t).all() for t in made if t.is_floating_point()):
             # Not saved: the next round goes on from the last good moments.
             message = f"training diverged in round {number}: NaN or infinite weights; a lower learning rate may help"
-            raise UserError(f"site {self.name!r}: {message}", public=message)
+            raise UserError(message, site=self.name, public=message)
         self._local.save(number, state)
         self._state_round = number
         return updates, reports, {name: total / n_images for name, total in totals.items()}

@@ -33,8 +33,10 @@ def release_of(
     if sends_sums(settings) and patients < site.min_patients:
         message = f"sums over {patients} training patients would tell too much of each: it takes {site.min_patients}"
         raise UserError(
-            f"site {name!r}: {message}; add patients, ask for a job without the statistics selector, or lower"
-            " min_patients in fedsm_site.yaml",
+            message,
+            site=name,
+            remedy="add patients, ask for a job without the statistics selector, or lower min_patients in"
+            " fedsm_site.yaml",
             public=message,
         )
     if site.statistics_privacy:
