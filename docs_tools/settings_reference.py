@@ -10,6 +10,8 @@ from fedsm.client.site_file import PrivacyOfStatistics, SiteFile
 from fedsm.core.model import Settings, expected
 from fedsm.core.settings import JobSettings
 from fedsm.core.task_settings import AugmentSettings, SelectorNetSettings, TaskSettings, UNetSettings
+from fedsm.tracks import KINDS
+from fedsm.tracks.options import TrackOptions
 
 # title -> the text below it, and its tables: (prefix of the keys, model)
 SECTIONS: dict[str, tuple[str, list[tuple[str, type[Settings]]]]] = {
@@ -26,6 +28,11 @@ SECTIONS: dict[str, tuple[str, list[tuple[str, type[Settings]]]]] = {
             ("selector_net.", SelectorNetSettings),
             ("augment.", AugmentSettings),
         ],
+    ),
+    "Tracks": (
+        "A method's file names its tracks, each with a kind and perhaps options: `--set tracks.personal.prox=0.5`."
+        " Kinds that are not listed have no options.",
+        [(f"{name}: ", kind.options) for name, kind in sorted(KINDS.items()) if kind.options is not TrackOptions],
     ),
     "Site": (
         "In `fedsm_site.yaml` in the `local/` folder of a site's kit. Nothing of it is sent to the server.",
@@ -67,8 +74,8 @@ def _tables(title: str) -> str:
     parts = []
     for prefix, model in SECTIONS[title][1]:
         if prefix:
-            parts += [f"### `{prefix.removesuffix('.')}`", (model.__doc__ or "").strip()]
-        parts.append(table(model, prefix))
+            parts += [f"### `{prefix.rstrip('.: ')}`", (model.__doc__ or "").strip()]
+        parts.append(table(model, prefix if prefix.endswith(".") else ""))
     return "\n\n".join(parts)
 
 

@@ -75,7 +75,7 @@ def why_unfit(option: str, method: str, personal: str | None = None, selector: s
     if option == "blend" and (kind := KINDS.get(f"selector_{selector}", KINDS[own])).selector.rule != THRESHOLD:
         return f"the {kind.selector.rule} selector has no threshold: blend means nothing to it"
     kind = personal if personal in PERSONAL else own
-    if option == "lam" and KINDS[kind].options is not None and "lam" not in KINDS[kind].options:
+    if option == "lam" and "lam" not in KINDS[kind].options.model_fields:
         return f"personal kind {kind!r} has no lam"
     return None
 

@@ -26,7 +26,7 @@ _SERVER = """
 import sys, time
 from pathlib import Path
 from tests.attacks.test_killed_server_leaves_no_updates import ROOT_DIR, engine_of
-from fedsm.server.memory import received_to_disk
+from fedsm.flare.compat.memory import received_to_disk
 
 engine = engine_of(Path(sys.argv[1]))
 with received_to_disk(engine, "job-1"):

@@ -155,10 +155,10 @@ def test_starts_afresh_without_state():
 @pytest.mark.parametrize(
     ("option", "problem"),
     [
-        ("alpha: 1.1", "alpha must be a number in [0, 1], got 1.1"),
-        ("alpha: -0.1", "alpha must be a number in [0, 1], got -0.1"),
-        ("eta_alpha: -1", "eta_alpha must be a number at least 0, got -1"),
-        ("adapt: perhaps", "adapt must be one of yes, no, got 'perhaps'"),
+        ("alpha: 1.1", "alpha must be a number from 0 to 1, got 1.1"),
+        ("alpha: -0.1", "alpha must be a number from 0 to 1, got -0.1"),
+        ("eta_alpha: -1", "eta_alpha must be a number of at least 0, got -1"),
+        ("adapt: perhaps", "adapt must be yes or no, got 'perhaps'"),
     ],
 )
 def test_bad_options_are_refused(option, problem):

@@ -66,7 +66,7 @@ def test_goes_on_after_a_restart(tmp_path):
 @pytest.mark.parametrize("prox", ["-0.1", ".nan", "yes", "near"])
 def test_bad_prox_is_refused(prox):
     reason = refusal(beside_global(f"{{kind: ditto, prox: {prox}}}"))
-    assert reason.startswith("track 'personal': prox must be a number at least 0, got") and "\n" not in reason
+    assert reason.startswith("track 'personal': prox must be a number of at least 0, got") and "\n" not in reason
 
 
 def test_a_global_track_that_stays_at_its_site_is_refused():

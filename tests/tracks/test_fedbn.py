@@ -155,5 +155,5 @@ def test_norm_layers_and_moments_survive_a_restart():
 
 
 def test_options_are_refused_in_one_line():
-    with pytest.raises(UserError, match="track 'personal' takes no option 'lam'"):
+    with pytest.raises(UserError, match="track 'personal': unknown setting 'lam'"):
         server_tracks(small_settings(overrides=["tracks.personal={kind: fedbn, lam: 0.5}"]), SITES)

@@ -65,9 +65,9 @@ def test_goes_on_after_a_restart(tmp_path):
 @pytest.mark.parametrize("mu", ["-0.1", ".nan", ".inf", "yes", "near"])
 def test_bad_mu_is_refused(mu):
     reason = refusal(f"{{global: {{kind: fedprox, mu: {mu}}}}}")
-    assert reason.startswith("track 'global': mu must be a number at least 0, got") and "\n" not in reason
+    assert reason.startswith("track 'global': mu must be a number of at least 0, got") and "\n" not in reason
 
 
 def test_unknown_option_is_refused():
-    assert refusal("{global: {kind: fedprox, lam: 1}}") == "track 'global' takes no option 'lam'; known: mu"
+    assert refusal("{global: {kind: fedprox, lam: 1}}") == "track 'global': unknown setting 'lam'; known: mu"
     assert refusal("{global: {kind: fedprox}}") == ""

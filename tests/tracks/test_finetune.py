@@ -110,6 +110,6 @@ def test_needs_a_global_track_first():
 
 def test_options_are_refused():
     assert refusal(beside_global("{kind: finetune, lr: 1}")) == (
-        "track 'personal' takes no option 'lr'; known: lr_factor"
+        "track 'personal': unknown setting 'lr'; known: lr_factor"
     )
     assert "at least 1e-06" in refusal(beside_global("{kind: finetune, lr_factor: 0}"))

@@ -119,12 +119,12 @@ def test_state_survives_a_restart():
 @pytest.mark.parametrize(
     ("option", "words"),
     [
-        ({"prox": 0}, "prox must be a number at least 1e-06, got 0"),
+        ({"prox": 0}, "prox must be a number of at least 1e-06, got 0"),
         ({"prox": 0.03}, "pfedme: outer_lr * prox is 1.8 and w would jump past theta; with prox 0.03, outer_lr may be"),
-        ({"inner_steps": 0}, "inner_steps must be a whole number in [1, 1000]"),
+        ({"inner_steps": 0}, "inner_steps must be a whole number from 1 to 1000"),
         ({"inner_lr": "fast"}, "inner_lr must be a number"),
-        ({"beta": -1}, "beta must be a number at least 0"),
-        ({"mu": 1}, "takes no option 'mu'; known: prox, inner_steps, inner_lr, outer_lr, beta"),
+        ({"beta": -1}, "beta must be a number of at least 0"),
+        ({"mu": 1}, "unknown setting 'mu'; known: prox, inner_steps, inner_lr, outer_lr, beta"),
     ],
 )
 def test_bad_options_are_refused_in_one_line(option, words):

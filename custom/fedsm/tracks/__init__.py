@@ -3,39 +3,38 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from fedsm.core.errors import UserError
-from fedsm.core.limits import MOST_STEPS
 from fedsm.core.settings import JobSettings
 from fedsm.core.tensors import Tensors
-from fedsm.selectors.descriptor import DESCRIPTORS
 from fedsm.selectors.gaussian import StatisticsSelector
 from fedsm.selectors.inference import THRESHOLD
 from fedsm.selectors.network import EnsembleSelector, ExtraSelector, NetworkSelector
-from fedsm.tracks.apfl import APFLClient
+from fedsm.tracks.apfl import APFLClient, APFLOptions
 from fedsm.tracks.base import ClientTrack, ServerTrack, SiteContext
-from fedsm.tracks.ditto import DittoClient
+from fedsm.tracks.ditto import DittoClient, DittoOptions
 from fedsm.tracks.fedavg import AveragedServer
 from fedsm.tracks.fedbn import FedBNClient, FedBNServer
-from fedsm.tracks.fedprox import FedProxClient
-from fedsm.tracks.finetune import FineTuneClient
+from fedsm.tracks.fedprox import FedProxClient, FedProxOptions
+from fedsm.tracks.finetune import FineTuneClient, FineTuneOptions
 from fedsm.tracks.local import LocalClient
-from fedsm.tracks.options import Choice, Number, with_defaults
-from fedsm.tracks.perfedavg import PerFedAvgClient
-from fedsm.tracks.pfedme import PFedMeClient, PFedMeServer
-from fedsm.tracks.scaffold import ScaffoldClient, ScaffoldServer
+from fedsm.tracks.options import TrackOptions
+from fedsm.tracks.perfedavg import PerFedAvgClient, PerFedAvgOptions
+from fedsm.tracks.pfedme import PFedMeClient, PFedMeOptions, PFedMeServer
+from fedsm.tracks.scaffold import ScaffoldClient, ScaffoldOptions, ScaffoldServer
 from fedsm.tracks.segmentation import SegmentationClient
 from fedsm.tracks.selector_ensemble import EnsembleClient, EnsembleServer
-from fedsm.tracks.selector_extra import ExtraClient, ExtraServer
+from fedsm.tracks.selector_extra import ExtraClient, ExtraOptions, ExtraServer
 from fedsm.tracks.selector_fedavg import SelectorClient, SelectorServer
 from fedsm.tracks.selector_gradient import SelectorGradientClient, SelectorGradientServer
-from fedsm.tracks.selector_statistics import StatisticsClient, StatisticsServer
+from fedsm.tracks.selector_statistics import StatisticsClient, StatisticsOptions, StatisticsServer
 from fedsm.tracks.shared_and_personal import SharedAndPersonalServer
 from fedsm.tracks.site_personal import BesideGlobalServer, SitePersonalServer
-from fedsm.tracks.softpull import SoftPullServer
+from fedsm.tracks.softpull import SoftPullOptions, SoftPullServer
 
 _PERSONAL = (SitePersonalServer, SharedAndPersonalServer, SoftPullServer)  # one network for each site
 
@@ -48,14 +47,14 @@ class Kind:
         client: the site's half.
         server: the server's half.
         selector: for selectors, the class that selects at inference.
-        options: what a job may set, by name; None: the server's half checks them itself.
+        options: what a job may set.
         personal: may be the personal track of a method that trains others beside it, such as FedSM (`--personal`).
     """
 
     client: type[ClientTrack]
     server: type[ServerTrack]
     selector: type | None = None
-    options: dict[str, Number | Choice] | None = field(default_factory=dict)
+    options: type[TrackOptions] = TrackOptions
     personal: bool = False
 
     @property
@@ -68,56 +67,20 @@ class Kind:
 
 KINDS = {
     "fedavg": Kind(SegmentationClient, AveragedServer),
-    "softpull": Kind(SegmentationClient, SoftPullServer, options=None, personal=True),
+    "softpull": Kind(SegmentationClient, SoftPullServer, options=SoftPullOptions, personal=True),
     "local": Kind(LocalClient, SitePersonalServer),
     "selector_gradient": Kind(SelectorGradientClient, SelectorGradientServer, NetworkSelector),
     "selector_fedavg": Kind(SelectorClient, SelectorServer, NetworkSelector),
-    "selector_extra": Kind(
-        ExtraClient, ExtraServer, ExtraSelector, options={"rounds": Number(50, least=1, whole=True)}
-    ),
+    "selector_extra": Kind(ExtraClient, ExtraServer, ExtraSelector, options=ExtraOptions),
     "selector_ensemble": Kind(EnsembleClient, EnsembleServer, EnsembleSelector),
-    "selector_statistics": Kind(
-        StatisticsClient,
-        StatisticsServer,
-        StatisticsSelector,
-        options={"descriptor": Choice(DESCRIPTORS[0], DESCRIPTORS)},
-    ),
-    "fedprox": Kind(FedProxClient, AveragedServer, options={"mu": Number(0.01, least=0)}),
-    "finetune": Kind(FineTuneClient, BesideGlobalServer, options={"lr_factor": Number(0.1, least=1e-6)}, personal=True),
-    "ditto": Kind(DittoClient, BesideGlobalServer, options={"prox": Number(0.1, least=0)}, personal=True),
-    "apfl": Kind(
-        APFLClient,
-        BesideGlobalServer,
-        personal=True,
-        options={
-            "alpha": Number(0.5, least=0, most=1),
-            "adapt": Choice("yes", ("yes", "no")),
-            "eta_alpha": Number(1, least=0),
-        },
-    ),
-    "scaffold": Kind(ScaffoldClient, ScaffoldServer, options={"optimizer": Choice("adam", ("adam", "sgd"))}),
-    "per-fedavg": Kind(
-        PerFedAvgClient,
-        SharedAndPersonalServer,
-        personal=True,
-        options={
-            "variant": Choice("fo", ("fo", "hf")),
-            "inner_lr": Number(1, least=0),
-            "adapt_steps": Number(1, least=1, most=MOST_STEPS, whole=True),
-        },
-    ),
-    "pfedme": Kind(
-        PFedMeClient,
-        PFedMeServer,
-        personal=True,
-        options={
-            "prox": Number(0.015, least=1e-6),
-            "inner_steps": Number(5, least=1, most=MOST_STEPS, whole=True),
-            "inner_lr": Number(10, least=1e-6),
-            "outer_lr": Number(60, least=0),
-            "beta": Number(1, least=0),
-        },
-    ),
+    "selector_statistics": Kind(StatisticsClient, StatisticsServer, StatisticsSelector, options=StatisticsOptions),
+    "fedprox": Kind(FedProxClient, AveragedServer, options=FedProxOptions),
+    "finetune": Kind(FineTuneClient, BesideGlobalServer, options=FineTuneOptions, personal=True),
+    "ditto": Kind(DittoClient, BesideGlobalServer, options=DittoOptions, personal=True),
+    "apfl": Kind(APFLClient, BesideGlobalServer, options=APFLOptions, personal=True),
+    "scaffold": Kind(ScaffoldClient, ScaffoldServer, options=ScaffoldOptions),
+    "per-fedavg": Kind(PerFedAvgClient, SharedAndPersonalServer, options=PerFedAvgOptions, personal=True),
+    "pfedme": Kind(PFedMeClient, PFedMeServer, options=PFedMeOptions, personal=True),
     "fedbn": Kind(FedBNClient, FedBNServer, personal=True),
 }
 
@@ -134,10 +97,17 @@ def kind_of(name: str, spec: dict) -> Kind:
     return KINDS[kind]
 
 
-def _options(name: str, spec: dict) -> dict:
-    given = {k: v for k, v in spec.items() if k != "kind"}
-    known = kind_of(name, spec).options
-    return given if known is None else with_defaults(name, given, known)
+def _options(name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """A track's options, complete and checked.
+
+    Raises:
+        UserError: an option that the kind does not have, or a value that it cannot have.
+    """
+    given = {key: value for key, value in spec.items() if key != "kind"}
+    try:
+        return kind_of(name, spec).options.from_dict(given).model_dump(exclude_none=True)
+    except UserError as e:
+        raise e.within(f"track {name!r}") from e
 
 
 def complete_tracks(settings: JobSettings) -> dict[str, dict]:

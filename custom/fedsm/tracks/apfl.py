@@ -21,13 +21,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from copy import deepcopy
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import BeforeValidator, Field
 
 from fedsm.core.state import copy, part, prefixed
 from fedsm.core.tensors import Batch, Tensors
+from fedsm.tracks.options import TrackOptions
 from fedsm.tracks.site_personal import SitePersonalClient
+
+# A word, which a job may also write as true or false.
+YesNo = Annotated[
+    Literal["yes", "no"],
+    BeforeValidator(lambda value: {True: "yes", False: "no"}[value] if isinstance(value, bool) else value),
+]
+
+
+class APFLOptions(TrackOptions):
+    """Options of `apfl`."""
+
+    alpha: float = Field(default=0.5, ge=0, le=1, description="The own network's share in the mixture, at the start.")
+    adapt: YesNo = Field(default="yes", description="Whether alpha learns, too.")
+    eta_alpha: float = Field(default=1.0, ge=0, description="Step size of alpha.")
 
 
 class APFLClient(SitePersonalClient):

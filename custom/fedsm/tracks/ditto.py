@@ -12,10 +12,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
+from pydantic import Field
 
 from fedsm.core.tensors import Batch
 from fedsm.tracks.fedprox import anchor_of, squared_distance
+from fedsm.tracks.options import TrackOptions
 from fedsm.tracks.site_personal import SitePersonalClient
+
+
+class DittoOptions(TrackOptions):
+    """Options of `ditto`."""
+
+    prox: float = Field(default=0.1, ge=0, description="Pull towards the global model; 0 is `local`.")
 
 
 class DittoClient(SitePersonalClient):

@@ -12,9 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
+from pydantic import Field
 from torch import nn
 
 from fedsm.core.tensors import Batch, Tensors
+from fedsm.tracks.options import TrackOptions
 from fedsm.tracks.segmentation import SegmentationClient
 
 
@@ -31,6 +33,12 @@ def squared_distance(net: nn.Module, anchor: list[torch.Tensor]) -> torch.Tensor
     """||w - w_g||^2 over the trainable parameters."""
     pairs = zip(_trainable(net).values(), anchor, strict=True)
     return torch.stack([(w - w_g).square().sum() for w, w_g in pairs]).sum()
+
+
+class FedProxOptions(TrackOptions):
+    """Options of `fedprox`."""
+
+    mu: float = Field(default=0.01, ge=0, description="Weight of the distance from the received model; 0 is FedAvg.")
 
 
 class FedProxClient(SegmentationClient):

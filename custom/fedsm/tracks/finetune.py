@@ -20,8 +20,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from pydantic import Field
+
 from fedsm.core.tensors import Batch, Tensors
+from fedsm.tracks.options import TrackOptions
 from fedsm.tracks.site_personal import SitePersonalClient
+
+
+class FineTuneOptions(TrackOptions):
+    """Options of `finetune`."""
+
+    lr_factor: float = Field(default=0.1, ge=1e-6, description="The learning rate, as a factor of the job's `lr`.")
 
 
 class FineTuneClient(SitePersonalClient):

@@ -23,14 +23,29 @@ which no site trains on. inner_lr = 0 with `fo` is FedAvg on every second batch.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from pydantic import Field
 
+from fedsm.core.limits import MOST_STEPS
 from fedsm.core.tensors import Batch
+from fedsm.tracks.options import TrackOptions
 from fedsm.tracks.shared_and_personal import SharedAndPersonalClient
 
 _REACH = 1e-2  # length of d v: far above float32's rounding, far below a network's norm
+
+
+class PerFedAvgOptions(TrackOptions):
+    """Options of `per-fedavg`."""
+
+    variant: Literal["fo", "hf"] = Field(
+        default="fo", description="First order, or with the Hessian by finite differences."
+    )
+    inner_lr: float = Field(default=1.0, ge=0, description="Rate a of the inner step.")
+    adapt_steps: int = Field(
+        default=1, ge=1, le=MOST_STEPS, description="Inner steps that make the personal network of the shared one."
+    )
 
 
 class PerFedAvgClient(SharedAndPersonalClient):

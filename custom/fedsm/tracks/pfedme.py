@@ -29,12 +29,25 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
+from pydantic import Field
 
 from fedsm.core.errors import UserError
+from fedsm.core.limits import MOST_STEPS
 from fedsm.core.settings import JobSettings
 from fedsm.core.tensors import Batch, Tensors
 from fedsm.tracks.base import TRAIN, Phase
+from fedsm.tracks.options import TrackOptions
 from fedsm.tracks.shared_and_personal import SharedAndPersonalClient, SharedAndPersonalServer
+
+
+class PFedMeOptions(TrackOptions):
+    """Options of `pfedme`."""
+
+    prox: float = Field(default=0.015, ge=1e-6, description="The band between theta and w; the paper's lambda.")
+    inner_steps: int = Field(default=5, ge=1, le=MOST_STEPS, description="Steps of theta for each batch.")
+    inner_lr: float = Field(default=10.0, ge=1e-6, description="Rate of theta's steps.")
+    outer_lr: float = Field(default=60.0, ge=0, description="Rate of w; outer_lr * prox may be at most 1.")
+    beta: float = Field(default=1.0, ge=0, description="How far the server moves w to the average.")
 
 
 class PFedMeClient(SharedAndPersonalClient):

@@ -22,9 +22,10 @@ Only float parameters have controls; buffers travel and are averaged as in FedAv
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from pydantic import Field
 from torch.nn import functional
 
 from fedsm.core.errors import UserError
@@ -33,6 +34,7 @@ from fedsm.core.tensors import Batch, Tensors
 from fedsm.nets import build_unet
 from fedsm.tracks.base import TRAIN, Phase, Report
 from fedsm.tracks.fedavg import AveragedServer
+from fedsm.tracks.options import TrackOptions
 from fedsm.tracks.segmentation import SegmentationClient
 
 _CONTROL, _IMAGES = "control", "images"
@@ -44,6 +46,12 @@ def _weights(tensors: Tensors) -> Tensors:
 
 def _controlled(net: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     return {name: p for name, p in net.named_parameters() if p.is_floating_point()}
+
+
+class ScaffoldOptions(TrackOptions):
+    """Options of `scaffold`."""
+
+    optimizer: Literal["adam", "sgd"] = Field(default="adam", description="What makes a step of a gradient.")
 
 
 class ScaffoldClient(SegmentationClient):

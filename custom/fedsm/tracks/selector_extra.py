@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from monai.losses import DiceLoss
+from pydantic import Field
 from torch import nn
 from torch.nn import functional
 
@@ -29,6 +30,7 @@ from fedsm.core.state import part, prefixed
 from fedsm.core.tensors import Batch, Tensors
 from fedsm.nets import build_unet
 from fedsm.tracks.base import TRAIN, Phase, Report
+from fedsm.tracks.options import TrackOptions
 from fedsm.tracks.selector_fedavg import SelectorClient, SelectorServer
 
 _LABELS, _DICE = "labels", "dice"
@@ -38,6 +40,14 @@ def lowest(losses: torch.Tensor) -> torch.Tensor:
     """(images, models) to the model of the lowest loss, the first of equals. A loss that is no number is the highest:
     torch takes NaN for the lowest, and one broken network would win every image."""
     return losses.nan_to_num(nan=torch.inf).argmin(1)
+
+
+class ExtraOptions(TrackOptions):
+    """Options of `selector_extra`."""
+
+    rounds: int = Field(
+        default=50, ge=1, description="The last rounds of the job, in which the selector alone is trained."
+    )
 
 
 class ExtraClient(SelectorClient):

@@ -23,9 +23,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from pydantic import Field
 
 from fedsm.core.errors import UserError
 from fedsm.core.limits import is_fraction
@@ -50,6 +51,7 @@ from fedsm.selectors.possible_sums import sums_problem
 from fedsm.selectors.private_sums import PrivateSums
 from fedsm.selectors.releases import SumsKey, exact_sums
 from fedsm.tracks.base import DELIVER, REGISTER, TRAIN, ClientTrack, Phase, Report, ServerTrack
+from fedsm.tracks.options import TrackOptions
 from fedsm.tracks.segmentation import SegmentationClient
 
 SHRINKAGES = (0.02, 0.05, 0.1)
@@ -62,6 +64,16 @@ _NEEDS_GLOBAL = (
 )
 
 log = logging.getLogger(__name__)
+
+
+class StatisticsOptions(TrackOptions):
+    """Options of `selector_statistics`."""
+
+    descriptor: Literal["image", "image+random", "encoder"] = Field(
+        default="image",
+        description="What an image is described by: numbers of the image itself, these and a fixed random network's, or"
+        " the last global model's encoder.",
+    )
 
 
 class StatisticsClient(ClientTrack):

@@ -12,13 +12,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from pydantic import Field
 
 from fedsm.core.errors import UserError
+from fedsm.core.model import EXPECTED
 from fedsm.core.settings import JobSettings
 from fedsm.core.state import add_, copy
 from fedsm.core.tensors import Tensors
 from fedsm.nets import build_unet
 from fedsm.tracks.base import TRAIN, Phase, Report, ServerTrack
+from fedsm.tracks.options import TrackOptions
 from fedsm.tracks.shared_network import initial_weights
 
 _BLOCK = 128 * 1024  # entries pulled at a time
@@ -82,6 +85,15 @@ def _blocks(tensors: Tensors) -> Iterator[tuple[torch.dtype, list[str]]]:
     yield from ((dtype, keys) for dtype, keys in by_dtype.items() if keys)
 
 
+class SoftPullOptions(TrackOptions):
+    """Options of `softpull`."""
+
+    lam: float | None = Field(
+        default=None, json_schema_extra={EXPECTED: "in [1/K, 1]"},
+        description="A site's own share in the pull, in [1/K, 1]; default: the task's `lam`.",
+    )  # fmt: skip
+
+
 class SoftPullServer(ServerTrack):
     """K personal networks, pulled towards each other after each round.
 
@@ -99,9 +111,6 @@ class SoftPullServer(ServerTrack):
 
     @classmethod
     def check(cls, settings: JobSettings, options: Mapping[str, Any], n_sites: float) -> None:
-        unknown = [name for name in options if name != "lam"]
-        if unknown:
-            raise UserError(f"softpull takes no option {unknown[0]!r}; known: lam")
         check_lam(options.get("lam", settings.task.lam), n_sites)
 
     def payload(self, phase: Phase, site: str) -> Tensors:
