@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsm.core.errors import UserError
-from fedsm.core.model import known_words
+from fedsm.core.model import as_switch, known_words
 from fedsm.core.settings import JobSettings, TaskSettings
 from fedsm.core.yaml_file import parse_value, read_yaml
 from fedsm.selectors.inference import MIXTURE, THRESHOLD
@@ -128,7 +128,7 @@ def build_settings(
         raise UserError(f"unknown personal kind {personal!r}", remedy=known_words(personal, PERSONAL))
     if selector is not None and selector not in SELECTORS:
         raise UserError(f"unknown selector {selector!r}", remedy=known_words(selector, SELECTORS))
-    asked = {"personal": personal, "selector": selector, "lam": lam, "blend": given.get("blend") or None}
+    asked = {"personal": personal, "selector": selector, "lam": lam, "blend": as_switch(given.get("blend")) or None}
     for option in (key for key, value in asked.items() if value is not None):
         if why := why_unfit(option, method, personal, selector):
             raise Unfit(why)

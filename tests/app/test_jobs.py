@@ -119,6 +119,12 @@ def test_a_lam_for_many_sites_is_exported(tmp_path):
     assert main(["job", "export", "--task", "retinal", "--lam", "0.05", "--out", str(tmp_path)]) == 0
 
 
+def test_no_blend_may_be_asked_of_any_method():
+    """As an experiment's `blend: no`, which YAML reads as a word."""
+    assert build_settings("retinal", "fedavg", blend="no").blend is False
+    assert build_settings("retinal", "fedsm", blend="yes").blend is True
+
+
 def test_what_a_method_has_anyway_may_be_asked_for():
     for method, asked in (("fedsm-extra", {"selector": "extra"}), ("fedsm-ensemble", {"personal": "softpull"})):
         assert build_settings("retinal", method, **asked) == build_settings("retinal", method)

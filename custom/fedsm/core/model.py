@@ -24,8 +24,13 @@ _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _UNKNOWN = ("extra_forbidden", "invalid_key")  # the second: no text
 _NOUNS = {"integer": "whole number", "number": "number"}
 
-# A truth value. YAML's yes, no, on and off are words (`yaml_file`); here, and only here, they are true and false.
-Switch = Annotated[bool, BeforeValidator(lambda value: _SWITCH.get(value, value) if isinstance(value, str) else value)]
+
+def as_switch(value: Any) -> Any:
+    """True or false for yes, no, on and off, which are words in YAML (`yaml_file`); anything else as it is."""
+    return _SWITCH.get(value, value) if isinstance(value, str) else value
+
+
+Switch = Annotated[bool, BeforeValidator(as_switch)]  # a truth value
 
 
 class Settings(BaseModel):
