@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedsm.core.errors import UserError
+from fedsm.core.files import write_text
 from fedsm.core.plain_json import reading
-from fedsm.core.private_files import new_file
 from fedsm.core.text import printable
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _report(args: argparse.Namespace) -> int:
     files = ", ".join(str(run.folder / "results.json") for run in runs)
     with reading(f"{files} or evaluation.json beside it", "copy the run again, or leave it out"):
         page = Report(runs, studies, plates).html()
-    new_file(args.out).write_text(page, encoding="utf-8")
+    write_text(args.out, page)
     print(f"report: {args.out}\nfigures: {pictures} ({len(plates.names)} PNG files)")
     return 0
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from app_fedsm.experiments.grid import Run
 from app_fedsm.experiments.grid_rows import CENTRALIZED
 from fedsm.core.errors import UserError
+from fedsm.core.files import write_json
 from fedsm.core.private_files import keep_private
 from fedsm.core.settings import JobSettings
 from fedsm.core.text import one_line
-from fedsm.server.checkpoint import write_json
 
 SPEC = "experiment.json"
 LOG = "experiment.log"

@@ -32,7 +32,7 @@ from fedsm.evaluation.candidates import evaluate_candidates
 from fedsm.evaluation.tables import dice_table
 from fedsm.nets import try_networks
 from fedsm.core.private_files import private_files
-from fedsm.server.checkpoint import write_json
+from fedsm.core.files import write_json
 from fedsm.server.record import Progress
 from fedsm.server.results import summarize
 from fedsm.core.settings import JobSettings

@@ -16,7 +16,7 @@ from app_fedsm.provisioning.kits import fill_server, fill_site
 from fedsm.core.components import SERVER_CLASSES, SITE_CLASSES
 
 CALLS = [
-    "fedsm.server.checkpoint.save_file", "fedsm.server.checkpoint.write_json", "fedsm.server.forget.Forgetting",
+    "fedsm.server.checkpoint.save_file", "fedsm.core.files.write_json", "fedsm.server.forget.Forgetting",
     "fedsm.server.forget.copy_rest", "fedsm.super_model.artefact.save_super_model", "fedsm.client.workers.build_worker",
     "fedsm.server.place.leave", "fedsm.data.cache.SiteCache",
 ]  # fmt: skip

@@ -32,7 +32,8 @@ import numpy as np
 import torch
 
 from fedsm.core.errors import UserError
-from fedsm.data.digests import PARTIAL, content_key
+from fedsm.core.files import SHARED_PARTIAL
+from fedsm.data.digests import content_key
 from fedsm.data.site_folder import Pair
 
 try:
@@ -186,7 +187,7 @@ def _map(place: Path) -> Entry | None:
 @contextlib.contextmanager
 def _partial(place: Path) -> Iterator[Path]:
     """A folder beside `place` that takes its place at the end, if all went well."""
-    partial = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=place.parent))
+    partial = Path(tempfile.mkdtemp(prefix=SHARED_PARTIAL, dir=place.parent))
     try:
         yield partial
         try:
@@ -250,7 +251,7 @@ def _sync_folder(folder: Path) -> None:
 
 def _sweep(folder: Path) -> None:
     """Removes what killed builds left; we hold the lock, so nobody is at work there."""
-    for left in folder.glob(f"{PARTIAL}*/"):
+    for left in folder.glob(f"{SHARED_PARTIAL}*/"):
         shutil.rmtree(left, ignore_errors=True)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from fedsm.core.files import write_json
 from fedsm.core.settings import JobSettings
 from fedsm.core.tensors import Tensors
 from fedsm.selectors.inference import GLOBAL
-from fedsm.server.checkpoint import Checkpoints, write_json
+from fedsm.server.checkpoint import Checkpoints
 from fedsm.server.memory import peak_bytes
 from fedsm.server.record import RunRecord
 from fedsm.super_model.artefact import save_super_model, versions
