@@ -141,7 +141,7 @@ def _write(out: Path, manifest: dict, evaluation: dict) -> None:
     """Writes the files and shows the tables."""
     from fedsm.core.files import write_json, write_text
     from fedsm.evaluation.evaluate import FILE
-    from fedsm.evaluation.markdown import evaluation_csv, evaluation_markdown, score_table
+    from fedsm.evaluation.markdown import evaluation_csv, evaluation_markdown, score_table, selector_text
     from fedsm.evaluation.metrics import METRICS
     from fedsm.super_model.card import CARD, render_card
 
@@ -151,8 +151,8 @@ def _write(out: Path, manifest: dict, evaluation: dict) -> None:
         write_text(out / CARD, render_card(manifest, evaluation))
     write_json(out / FILE, evaluation)
     print("\n\n".join(score_table(evaluation, metric) for metric in METRICS))
-    if found := evaluation["reliability"]:
-        print(f"\nselector: accuracy {found['accuracy']:.3f}, calibration error (ECE) {found['ece']:.3f}")
+    if told := selector_text(evaluation):
+        print(f"\nselector: {told}")
     print(f"\nall tables: {out / 'evaluation.md'}")
 
 

@@ -34,12 +34,17 @@ def curves(run: Run, track: str, colours: dict[str, str], centralized: list[Run]
         for other, dash in zip(centralized, DASHES[1:] * len(centralized), strict=False):
             points = [(row["round"], row["score"]["global"]) for row in other.history()]
             above.plot(*zip(*points, strict=True), color=INK, linestyle=dash, linewidth=1.2, label="centralized")
-    for axes in (above, below):
-        axes.xaxis.get_major_locator().set_params(integer=True)
+    _whole_rounds(above, below)
     above.set_ylabel(f"validation {score_names(run.settings)[track]}")
     below.set(xlabel="round", ylabel="training loss")
     add_legend(figure, above)
     return figure
+
+
+def _whole_rounds(*axes) -> None:
+    """Ticks of rounds are whole numbers, also where there are few of them."""
+    for one in axes:
+        one.xaxis.get_major_locator().set_params(integer=True)
 
 
 def gamma_sweep(rows: list[dict], chosen: float | None):
@@ -145,6 +150,7 @@ def costs(run: Run):
         total = bytes_a_round(run, key)
         below.plot(range(1, len(total) + 1), [n / 1e6 for n in total], color=colour, linestyle=dash, label=label)
     below.set(xlabel="round", ylabel="MB", ylim=(0, None))
+    _whole_rounds(above, below)
     add_legend(figure, above, below)
     return figure
 
@@ -164,5 +170,6 @@ def attendance(run: Run):
             axes.scatter(rounds, [i] * len(rounds), color=colour, marker=marker, s=26, label=None if i else key)
     axes.set_yticks(range(len(run.sites)), run.sites)
     axes.set(xlabel="round", ylim=(len(run.sites) - 0.5, -0.5))
+    _whole_rounds(axes)
     add_legend(figure, axes)
     return figure
