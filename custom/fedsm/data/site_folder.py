@@ -16,6 +16,8 @@ from fedsm.core.natural_order import natural_key
 from fedsm.core.settings import TaskSettings
 from fedsm.data.readers import FORMATS, VOLUMES, grid_difference, is_supported, named, read, stem, suffix
 
+_CORRECT = "correct the mask or the task's labels"
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -135,9 +137,26 @@ def read_pair(pair: Pair, site: str, task: TaskSettings) -> tuple[np.ndarray, np
     if wrong:
         raise UserError(
             f"site {site!r}: {pair.mask} holds the value {wrong[0]:g}; task {task.name!r} knows"
-            f" {sorted(task.mask_values)}: correct the mask or the task's labels"
+            f" {sorted(task.mask_values)}: {suggest_label(task, set(np.unique(mask).tolist())) or _CORRECT}"
         )
     return image, mask
+
+
+def suggest_label(task: TaskSettings, values: set[float]) -> str | None:
+    """What to write in the task where masks hold one unknown value and one label's own values are in none of them.
+
+    Many programs write 255 where the task says 1.
+
+    Args:
+        task: the task.
+        values: all values of the masks.
+    """
+    unknown = values - task.mask_values
+    unseen = [label for label, known in task.labels.items() if not values & set(known)]
+    if len(unknown) != 1 or len(unseen) != 1:
+        return None
+    value = unknown.pop()
+    return f"write `{unseen[0]}: [{value:g}]` under `labels` of the task if {value:g} is {unseen[0]}"
 
 
 def size_text(array: np.ndarray) -> str:

@@ -61,7 +61,7 @@ def write_super_model(
     """Writes `super_model/` to the run's folder; `images` counts each site's parts."""
     notes = {model: {"round": b["round"], "validation_score": b["score"]} for model, b in record.best.items()}
     manifest = _common(job, record, tracks, summary) | {"labels": list(job.task.labels), "versions": versions()}
-    manifest |= {"images": images, "scores": summary["test"]}
+    manifest |= {"images": images, "files": summary["files"], "scores": summary["test"]}
     save_super_model(folder / "super_model", job, manifest, models, notes)
 
 
