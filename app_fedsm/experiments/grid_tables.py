@@ -27,7 +27,7 @@ class Line:
 
 
 def validation_score(show: str, results: dict) -> float:
-    """The Dice on all validation images of what a row shows: that which may choose a learning rate."""
+    """The Dice on all validation images of what a row shows; a learning rate is chosen by it."""
     best = results["validation"]["best"]
     if show == "super_model" and results["validation"]["super_model"] is not None:
         return results["validation"]["super_model"]
@@ -54,7 +54,7 @@ def choose(row: Row, experiment: Experiment, outcomes: Outcomes) -> tuple[Any, d
 
 
 def mean_std(values: Iterable[float | None]) -> tuple[float | None, float | None]:
-    """Mean and sample standard deviation (n - 1); no mean where a value is missing, no deviation of one value."""
+    """Mean and sample standard deviation (n - 1); no mean where a value is missing, no deviation of a single value."""
     values = list(values)
     if not values or None in values:
         return None, None
@@ -102,8 +102,8 @@ def _mean(by_label: dict[str, float]) -> float:
 
 def gammas_of(unseen: dict) -> dict[str, dict]:
     """The rows of a test on an unseen site that are reported: at gamma 0 (where it was tried), at the gamma that was
-    chosen on the other sites' validation images, and at the best for these very images, which nobody can know
-    beforehand (the paper's)."""
+    chosen on the other sites' validation images, and at the gamma that is best for these images, which is not
+    known beforehand (the paper's)."""
     rows = unseen["evaluation"]["gammas"]
     if unseen["gamma"] is None:  # a selector without a threshold
         return {"": rows[0]}
@@ -183,7 +183,7 @@ def cost_columns(results: dict, parallel: int) -> Values:
     candidates, which go down once when all training is over, to be tested. Seconds of runs that shared the processors
     say so.
     """
-    seconds = "s a round" if parallel == 1 else f"s a round ({parallel} runs at once)"
+    seconds = "s per round" if parallel == 1 else f"s per round ({parallel} runs at once)"
     if "wire" not in results:  # centralized
         return {"MB down": None, "MB up": None, seconds: None}
     wire = results["wire"]

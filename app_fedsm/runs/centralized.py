@@ -97,9 +97,9 @@ def train(
             began = time.monotonic()
             for again in range(settings.local_epochs):
                 order = seeded_order(settings, "centralized", epoch, again)
-                dice = torch.Generator().manual_seed(order)
+                augment_rng = torch.Generator().manual_seed(order)
                 for images, labels in pools["train"].batches(settings.batch_size, device, order):
-                    client.step(*augment_batch(images, labels, settings.task.augment, dice))
+                    client.step(*augment_batch(images, labels, settings.task.augment, augment_rng))
             scores.append(client.validate(pools["validation"].batches(settings.batch_size, device))["score"])
             if scores.index(max(scores)) == len(scores) - 1:
                 best = copy(client.net.state_dict())

@@ -97,8 +97,8 @@ def test_costs_stand_beside_the_dice(tmp_path):
     sent = {"down_bytes": {"a": [10**6] * 2, "b": [3 * 10**6] * 2}, "up_bytes": {"a": [10**6] * 2, "b": [0, 2 * 10**6]}}
     sent["registration_up_bytes"] = {"a": 10**6}
     costs = cost_columns({"wire": sent, "seconds": {"round": [4.0, 8.0]}}, parallel=1)
-    assert costs == {"MB down": 4, "MB up": 2.5, "s a round": 6}
-    assert "s a round (2 runs at once)" in cost_columns({"wire": sent, "seconds": {"round": [4.0]}}, parallel=2)
+    assert costs == {"MB down": 4, "MB up": 2.5, "s per round": 6}
+    assert "s per round (2 runs at once)" in cost_columns({"wire": sent, "seconds": {"round": [4.0]}}, parallel=2)
     grid = make_grid(build("{runs: {Central: {method: centralized}}, costs: true}", out=tmp_path / "out"), tmp_path)
     grid.out.mkdir()
     run_grid(grid, starter(lambda run: (0.5, 0.5)))

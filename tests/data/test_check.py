@@ -227,7 +227,7 @@ def test_run_and_check_say_the_same(site):
     line = refusal([check_folder(site, "hospital-a", TASK)], "fedsm data check X --task T")
     assert "image without mask: images/case_02.png" in line
     assert line.endswith("(1 more; see `fedsm data check X --task T`)")
-    assert warnings_of([report]) == ["WARN hospital-a: unsupported file, passed over"]
+    assert warnings_of([report]) == ["WARN hospital-a: unsupported file, ignored"]
 
 
 def test_sites_are_compared(tmp_path):

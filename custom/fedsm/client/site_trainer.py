@@ -138,12 +138,12 @@ class SiteTrainer:
             track.begin(n_images)
         for epoch in range(epochs):
             order = seeded_order(self.settings, self.name, number, epoch)
-            dice = torch.Generator().manual_seed(order)
+            augment_rng = torch.Generator().manual_seed(order)
             for rows in self.parts["train"].order(self.settings.batch_size, order):
                 if aborted():
                     raise Aborted
                 images, labels = self.parts["train"].batch(rows, self.device, self.settings.pin_memory)
-                images, labels = augment_batch(images, labels, self.settings.task.augment, dice)
+                images, labels = augment_batch(images, labels, self.settings.task.augment, augment_rng)
                 for name, track in tracks.items():
                     track.see(rows)
                     totals[name] += track.step(images, labels) * len(images)

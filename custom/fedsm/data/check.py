@@ -1,7 +1,7 @@
-"""`fedsm data check`: all that is wrong or odd about sites' files, each with its remedy, before training costs time.
+"""`fedsm data check`: every problem of the sites' files with its remedy, before training costs time.
 
-Nothing in here stops at the first problem: whatever a file does becomes a note (kind -> files), and the notes of
-a site become its findings. The notes name files, so they stay at the site.
+Nothing here stops at the first problem: each problem of a file becomes a note (kind -> files), and the notes of a site
+become its findings. The notes name files, so they stay at the site.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fedsm.data.site_rules import RESEARCH, SiteRules
 from fedsm.data.split import FILE_NAME, PARTS
 
 _MIN_PATIENTS, _FEW_PATIENTS = 3, 12
-_RARE, _COMMON = 0.0005, 0.9  # fractions of a label that are hardly ever meant
+_RARE, _COMMON = 0.0005, 0.9  # fractions of a label that are most likely a mistake
 _FAR_RATIO, _FAR_MEDIAN = 5, 0.5
 
 
@@ -162,7 +162,7 @@ def _is_site(folder: Path) -> bool:
 def check_root(
     root: Path, task: TaskSettings, progress: Callable[[int], None] | None = None, rules: SiteRules = RESEARCH
 ) -> list[SiteReport]:
-    """Checks all sites of a data root, and them against each other. A single site's folder will do as well.
+    """Checks all sites of a data root, and compares them with each other. A single site's folder works as well.
 
     A data root is research on one machine. A single folder is a hospital's own: there a task's patient_pattern does not
     run, and a task that needs one is noted.
@@ -174,7 +174,7 @@ def check_root(
         return [check_folder(root, root.resolve().name, task, progress, replace(rules, task_pattern=False))]
     names = site_folders(root)
     if not any(_is_site(root / name) for name in names):
-        raise UserError(f"{root} holds no site; give a folder with one sub-folder a site, each with images/ and masks/")
+        raise UserError(f"{root} holds no site: it needs one sub-folder per site, each with images/ and masks/")
     reports = [check_folder(root / name, name, task, progress, rules) for name in names]
     owners: dict[str, dict[str, str]] = defaultdict(dict)
     for report in reports:

@@ -1,4 +1,4 @@
-"""What a site's files hold, as one short key, without reading a file twice that did not change."""
+"""A short key of the content of a site's files; a file that did not change is not read again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GRAIN = 2.0  # seconds: the coarsest clock of a file system (FAT)
 
 
 def content_key(book: Path, pairs: list[Pair], shaping: list | dict, workers: int = 1) -> str:
-    """A digest of the files' names and content and of `shaping`, in their order: it gives the rows and channels theirs.
+    """A digest of the files' names and content and of `shaping`. Their order counts: it is that of rows and channels.
 
     Args:
         book: JSON file of what is known: a file whose size, times and inode are as written there is not read again.

@@ -1,4 +1,4 @@
-"""What `fedsm data check` can find, in which words, with which remedy."""
+"""The findings of `fedsm data check`: their words, their remedies, and how they are shown."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KINDS = {
     "colour": ("FAIL", "mask is a colour picture", "save the mask with one grey channel"),
     "values": ("FAIL", "mask values that the task does not know", "correct the mask (never JPEG) or the task's labels"),
     "all empty": ("FAIL", "all {} masks are empty", "find the right masks, or correct the task's labels"),
-    "range": ("FAIL", "intensities of no picture", "set the task's `intensity: percentiles`, or export it again"),
+    "range": ("FAIL", "intensities outside a picture's range", "set the task's `intensity: percentiles`, or export it again"),
     "conflict": ("FAIL", "one image with different masks", "keep one: in two parts it leaks from train to test"),
     "patients": ("FAIL", "patients cannot be told", "correct patients.csv or patient_pattern"),
     "too few": ("FAIL", "{} patients cannot be split", "add patients: train, validation and test need one each"),
@@ -53,7 +53,7 @@ KINDS = {
     "format": ("WARN", "name and format differ", "nothing to do: the content decides; rename it to be clear"),
     "palette": ("WARN", "GIF mask with a palette of colours", "look at the contact sheet: GIF writers renumber labels"),
     "mixed": ("WARN", "volume and picture as a pair", "compare with the contact sheet: is the mask turned or flipped?"),
-    "passed over": ("WARN", "unsupported file, passed over", "convert it if it belongs to the data, else remove it"),
+    "passed over": ("WARN", "unsupported file, ignored", "convert it if it belongs to the data, otherwise remove it"),
     "one site": ("WARN", "the only site", "`fedsm run` needs a folder of at least 2 sites"),
 }  # fmt: skip
 
@@ -76,7 +76,7 @@ class SiteReport:
     Attributes:
         patients: how many there are, and how they are told apart; empty where they cannot be.
         hashes: image file -> hash of its pixels, to compare sites.
-        noted: what was noted, all of it: mostly a file's name, and what is wrong with it.
+        noted: everything that was noted: mostly a file's name and what is wrong with it.
     """
 
     site: str
@@ -147,7 +147,7 @@ def refusal(reports: list[SiteReport], command: str) -> str | None:
 
 
 def warnings_of(reports: list[SiteReport]) -> list[str]:
-    """The WARNs, a line a site."""
+    """The WARNs, one line per site."""
     lines = []
     for report in reports:
         if found := [finding.what for finding in report.findings if finding.level == "WARN"]:

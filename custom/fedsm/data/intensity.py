@@ -6,7 +6,7 @@ import numpy as np
 
 
 class IntensityError(ValueError):
-    """Pixels that the task's way of scaling has no sense for."""
+    """Pixels that cannot be scaled in the task's way."""
 
 
 def scale_intensity(image: np.ndarray, how: str) -> np.ndarray:
@@ -27,6 +27,6 @@ def scale_intensity(image: np.ndarray, how: str) -> np.ndarray:
         top = 1
     if smallest < 0 or largest > top:
         raise IntensityError(
-            f"intensities from {smallest:g} to {largest:g} are no picture's; use `intensity: percentiles`"
+            f"intensities from {smallest:g} to {largest:g} are not those of a picture; use `intensity: percentiles`"
         )
     return (image / np.float32(top)).astype(np.float32, copy=False)

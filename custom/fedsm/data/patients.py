@@ -1,4 +1,4 @@
-"""Whose image a file is: from `patients.csv`, a pattern, or the file's own name."""
+"""The patient of each file: from `patients.csv`, a pattern, or the file's own name."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A site's folder: `images/*` and `masks/*` with the same stem.
 
-Loading stops here at the first problem. All that is wrong with a folder, before anything costs time: `check.py`.
+Loading stops at the first problem; `check.py` lists all problems of a folder beforehand.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def site_folders(root: Path) -> list[str]:
         UserError: no such folder.
     """
     if not root.is_dir():
-        raise UserError(f"data root {root} does not exist; create it with one folder a site, or `fedsm data synth`")
+        raise UserError(f"data root {root} does not exist; create it with one folder per site, or `fedsm data synth`")
     return sorted((p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith(".")), key=natural_key)
 
 

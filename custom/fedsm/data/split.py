@@ -2,7 +2,7 @@
 
 The split is drawn once, written to `seed_<S>/splits.json` in the site's state folder and used again: an image that is
 added or removed later does not move the others from training to test. A `splits.json` in the site's own folder wins.
-Whose seed it is, the site's or the job's, the site decides: see `site_rules`.
+The site decides whether its own seed or the job's is used: see `site_rules`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How figures look: colours that colour-blind eyes tell apart, one a site; SVG that follows the page's ink, and PNG."""
+"""The style of figures: colours for colour-blind eyes, one per site; SVG in the page's text colour, and PNG."""
 
 from __future__ import annotations
 

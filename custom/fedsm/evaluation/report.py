@@ -1,4 +1,4 @@
-"""Puts the report together: what a run's folder tells, and what a study of weights and images adds."""
+"""The report: what a run's folder holds, and what a study of its weights and images adds."""
 
 from __future__ import annotations
 
@@ -80,9 +80,15 @@ class Report:
         return Section("Scores", parts)
 
     def _training(self) -> Section:
-        told = paragraph("Above the validation score of the model that a round made, below the loss of training it.")
+        told = paragraph("Top: validation score of the models after each round. Bottom: training loss.")
         drawn = [
-            self._draw(draw.curves(run, track, self._colours, self._centralized), "curves", run, track, caption=track)
+            self._draw(
+                draw.curves(run, track, self._colours, self._centralized),
+                "curves",
+                run,
+                track,
+                caption=f"track {track}",
+            )
             for run in self._runs
             for track in draw.tracks_of(run)
         ]
@@ -92,7 +98,10 @@ class Report:
         swept = [run for run in self._runs if run.results["gamma_sweep"]]
         drawn = [
             self._draw(
-                draw.gamma_sweep(run.results["gamma_sweep"], run.results["gamma"]), "gamma", run, caption="gamma"
+                draw.gamma_sweep(run.results["gamma_sweep"], run.results["gamma"]),
+                "gamma",
+                run,
+                caption="Dice at every gamma",
             )
             for run in swept
         ]
@@ -156,7 +165,7 @@ class Report:
             items.append(self._plates.draw(figure, f"surface_{site}_{part}", f"{site}, {part} images"))
         told = paragraph(
             "Dice loss along 10 random directions of unit length from the trained weights: mean and range. All models"
-            " are moved along the same directions. A flat valley forgives small differences between sites."
+            " are moved along the same directions. Where the curve is flat, small changes of the weights cost little."
         )
         return Section("Loss surface", [told, figures(items)] if items else [self._why("no weights")])
 
@@ -183,7 +192,7 @@ class Report:
             if failures := tables.failure_table(run):
                 parts += [
                     failures,
-                    figures([self._draw(draw.attendance(run), "attendance", run, caption="who answered")]),
+                    figures([self._draw(draw.attendance(run), "attendance", run, caption="sites that answered")]),
                 ]
         if len(parts) == 2:
             parts.append(paragraph("Every site answered in every round."))

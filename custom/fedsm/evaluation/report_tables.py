@@ -8,7 +8,7 @@ from statistics import median
 from markupsafe import Markup
 
 from fedsm.core.tables import html_table
-from fedsm.evaluation.figures import bytes_a_round
+from fedsm.evaluation.figures import bytes_per_round
 from fedsm.evaluation.image_scores import SUPER
 from fedsm.evaluation.markdown import ROWS, interval_text, unit_text
 from fedsm.evaluation.metrics import HD95, METRICS, TITLES
@@ -50,7 +50,7 @@ def settings_table(runs: list[Run]) -> Markup:
 
 
 def dice_rows(runs: list[Run], sites: list[str]) -> tuple[list[list[str]], set[tuple[int, int]]]:
-    """Rows of the Dice table and the (row, column) of the best of each column; a centralized run does not compete."""
+    """Rows of the Dice table and the (row, column) of the best of each column; a centralized run is left out."""
     rows, values = [], []
     for run in runs:
         for title, key in row_titles(run.results):
@@ -69,7 +69,7 @@ def dice_rows(runs: list[Run], sites: list[str]) -> tuple[list[list[str]], set[t
 def dice_table(runs: list[Run], sites: list[str]) -> Markup:
     """Test Dice, the best of each column in bold."""
     rows, bold = dice_rows(runs, sites)
-    note = "; centralized training, which no federation may have, does not compete" if any(
+    note = "; centralized training is not compared: it pools the images of all sites" if any(
         r.is_centralized for r in runs
     ) else ""  # fmt: skip
     return html_table(
@@ -100,11 +100,11 @@ def interval_table(name: str, evaluation: dict) -> Markup:
 
 def cost_table(runs: list[Run]) -> Markup:
     """Time and bytes."""
-    head = ["run", "rounds", "total", "median round", "down a round", "up a round", "all rounds", "answers missing"]
+    head = ["run", "rounds", "total", "median round", "down per round", "up per round", "all rounds", "answers missing"]
     rows = []
     for run in runs:
         seconds, history = run.results["seconds"], run.history()
-        down, up = (bytes_a_round(run, key) for key in ("down_bytes", "up_bytes"))
+        down, up = (bytes_per_round(run, key) for key in ("down_bytes", "up_bytes"))
         missing = sum(len(row["missing"]) for row in history)
         rows.append([
             run.name, str(len(history)), f"{seconds['total'] / 60:.1f} min", f"{median(seconds['round']):.1f} s",
@@ -114,14 +114,14 @@ def cost_table(runs: list[Run]) -> Markup:
 
 
 def failure_table(run: Run) -> Markup | None:
-    """Who did not answer, when and why; None where all did."""
+    """The sites that did not answer, when and why; None where all did."""
     rows = [[str(row["round"]), site, why] for row in run.history() for site, why in row["missing"].items()]
     rows += [["evaluation", site, why] for site, why in run.results.get("missing_in_evaluation", {}).items()]
-    return html_table(["round", "site", "why"], rows, f"{run.name}: answers that did not come") if rows else None
+    return html_table(["round", "site", "why"], rows, f"{run.name}: answers that did not arrive") if rows else None
 
 
 def conduct_table(run: Run) -> Markup | None:
-    """What was refused or taken with a warning, by site and reason; None where nothing was."""
+    """Answers that were refused, or accepted with a warning, by site and reason; None where nothing was."""
     found: dict[tuple[str, str, str], list[dict]] = {}
     for kind in ("refused", "warned"):
         for entry in run.results.get(kind, []):
@@ -132,7 +132,7 @@ def conduct_table(run: Run) -> Markup | None:
     ]
     rows += [[site, "not listed", str(n), _DASH, _DASH] for site, n in run.results.get("uncounted", {}).items()]
     head = ["site", "what", "times", "rounds", "why (the first of them)"]
-    return html_table(head, rows, f"{run.name}: answers that were refused, or taken with a warning") if rows else None
+    return html_table(head, rows, f"{run.name}: answers refused, or accepted with a warning") if rows else None
 
 
 def _without_numbers(reason: str) -> str:
