@@ -31,7 +31,7 @@ KINDS = {
     "colour": ("FAIL", "mask is a colour picture", "save the mask with one grey channel"),
     "values": ("FAIL", "mask values that the task does not know", "correct the mask (never JPEG) or the task's labels"),
     "all empty": ("FAIL", "all {} masks are empty", "find the right masks, or correct the task's labels"),
-    "range": ("FAIL", "intensities outside a picture's range", "set the task's `intensity: percentiles`, or export it again"),
+    "range": ("FAIL", "intensities outside a picture's range", "set `intensity: percentiles` in the task, or export again"),
     "conflict": ("FAIL", "one image with different masks", "keep one: in two parts it leaks from train to test"),
     "patients": ("FAIL", "patients cannot be told", "correct patients.csv or patient_pattern"),
     "too few": ("FAIL", "{} patients cannot be split", "add patients: train, validation and test need one each"),
