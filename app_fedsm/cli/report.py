@@ -96,7 +96,8 @@ def _report(args: argparse.Namespace) -> int:
     pictures = args.out.with_name(f"{args.out.stem}_figures")
     studies = {run.name: _study(run, args.quick) for run in runs}
     plates = Plates(pictures)
-    _say("drawing figures and tables")
+    if not args.quick:
+        _say("drawing figures and tables")
     files = ", ".join(str(run.folder / "results.json") for run in runs)
     with reading(f"{files} or evaluation.json beside it", "copy the run again, or leave it out"):
         page = Report(runs, studies, plates).html()
