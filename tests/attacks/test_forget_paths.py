@@ -7,8 +7,8 @@ import pytest
 from app_fedsm.cli.main import main
 from fedsm.core.errors import UserError
 from fedsm.flare.forget_controller import ForgetController
+from fedsm.server.checkpoint_dirs import hand_over, leave
 from fedsm.server.forget import Forgetting
-from fedsm.server.place import hand_over, leave
 from tests.conftest import small_settings
 from tests.helpers.attack_jobs import FOLDER, LEAD, bytes_of, forge, kept, run_job
 
