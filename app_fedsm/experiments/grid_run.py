@@ -2,6 +2,9 @@
 
 The folder's `experiment.json` says what to run. Whatever of it is there already is not done again: finished results
 stay, an interrupted training goes on from its last checkpoint, a missing test on the unseen site is made up for.
+
+Written by hand: runners such as Ray Tune or Hydra bring a service or settings files of their own. Here a run is one
+process and one folder, and what the folder holds is all that is needed to go on.
 """
 
 from __future__ import annotations
