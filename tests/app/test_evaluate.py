@@ -31,6 +31,7 @@ def test_same_as_the_federation_measured(run, out):
     results, evaluation = (
         json.loads((f / n).read_text()) for f, n in ((run, "results.json"), (out, "evaluation.json"))
     )
+    assert json.loads((run / "super_model" / "manifest.json").read_text())["files"] == "pictures", "as the sites said"
     for row in ("super_model", "personal_own", "global"):
         for site in SITES:
             mean = evaluation["models"][row][site]["dice"]["mean"]
