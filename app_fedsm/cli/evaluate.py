@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedsm.core.errors import UserError
-from fedsm.core.private_files import new_file
 from fedsm.core.text import printable
 
 if TYPE_CHECKING:
@@ -140,20 +139,20 @@ def _in_federation(args: argparse.Namespace, model: SuperModelFiles) -> dict:
 
 def _write(out: Path, manifest: dict, evaluation: dict) -> None:
     """Writes the files and shows the tables."""
+    from fedsm.core.files import write_json, write_text
     from fedsm.evaluation.evaluate import FILE
-    from fedsm.evaluation.markdown import evaluation_csv, evaluation_markdown, score_table
+    from fedsm.evaluation.markdown import evaluation_csv, evaluation_markdown, score_table, selector_text
     from fedsm.evaluation.metrics import METRICS
-    from fedsm.server.checkpoint import write_json
     from fedsm.super_model.card import CARD, render_card
 
-    new_file(out / "evaluation.md").write_text(evaluation_markdown(evaluation), encoding="utf-8")
-    new_file(out / "evaluation.csv").write_text(evaluation_csv(evaluation), encoding="utf-8")
+    write_text(out / "evaluation.md", evaluation_markdown(evaluation))
+    write_text(out / "evaluation.csv", evaluation_csv(evaluation))
     if evaluation["part"] == "test":
-        new_file(out / CARD).write_text(render_card(manifest, evaluation), encoding="utf-8")
+        write_text(out / CARD, render_card(manifest, evaluation))
     write_json(out / FILE, evaluation)
     print("\n\n".join(score_table(evaluation, metric) for metric in METRICS))
-    if found := evaluation["reliability"]:
-        print(f"\nselector: accuracy {found['accuracy']:.3f}, calibration error (ECE) {found['ece']:.3f}")
+    if told := selector_text(evaluation):
+        print(f"\nselector: {told}")
     print(f"\nall tables: {out / 'evaluation.md'}")
 
 

@@ -9,15 +9,15 @@ from fedsm.core.errors import UserError
 
 
 def _bundle(args: argparse.Namespace) -> int:
-    from fedsm.super_model.bundle import export_bundle
+    from fedsm.super_model.bundle import bundle_format, export_bundle
     from fedsm.super_model.model import SuperModel
 
     if args.out.exists():
         raise UserError(f"{args.out} exists; choose another folder")
     model = SuperModel.load(args.super_model, "cpu")
-    kind = args.inputs or ("volumes" if model.settings.task.intensity == "percentiles" else "pictures")
+    kind, why = bundle_format(model, args.format)
     export_bundle(model, args.out, kind == "volumes")
-    print(f"{args.out}: a bundle for {kind}; docs/README.md says how it is run")
+    print(f"{args.out}: a bundle for {kind} ({why}); docs/README.md says how it is run")
     return 0
 
 
@@ -59,6 +59,6 @@ def add_parser(commands) -> None:
         parser.add_argument("-o", "--out", type=Path, required=True, metavar=metavar, help="what is written")
         parser.set_defaults(do=do)
     bundle.add_argument(
-        "--inputs", choices=("pictures", "volumes"),
-        help="what it reads (default: NIfTI volumes where intensities are scaled by percentiles, else pictures)",
+        "--format", "--inputs", choices=("pictures", "volumes"),
+        help="what it reads (default: what the super model was trained on)",
     )  # fmt: skip

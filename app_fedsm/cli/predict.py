@@ -27,7 +27,7 @@ def _predict(args: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     from fedsm.super_model.files import TABLE, Output, predict_files
-    from fedsm.super_model.inputs import check_output, list_inputs, place
+    from fedsm.super_model.inputs import check_output, list_inputs, output_paths
     from fedsm.super_model.model import SuperModel
 
     if args.batch_size < 1:
@@ -38,7 +38,7 @@ def _predict(args: argparse.Namespace) -> int:
     options = {"site": args.site, "use_global": args.use_global, "gamma": args.gamma, "blend": args.blend}
     model.check(**options)
     names = {file: below.as_posix() for file, below in inputs.items()}
-    output = Output(args.out, place(inputs, model.mask_dtype), names, not args.no_overlays)
+    output = Output(args.out, output_paths(inputs, model.mask_dtype), names, not args.no_overlays)
 
     def report(line: str) -> None:
         tqdm.write(f"fedsm: {printable(line)}", file=sys.stderr)

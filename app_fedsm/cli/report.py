@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedsm.core.errors import UserError
+from fedsm.core.files import write_text
 from fedsm.core.plain_json import reading
-from fedsm.core.private_files import new_file
 from fedsm.core.text import printable
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def _study(run: Run, quick: bool) -> Study:
         study.absent = "the run's folder holds no super model"
     else:
         try:
+            _say(f"{run.name}: reading the super model and the images")
             return _look(run, load_super_model(run.folder / "super_model"))
         except UserError as e:
             raise UserError(f"{run.name}: {e}; or leave images out with --quick") from e
@@ -47,20 +49,24 @@ def _look(run: Run, model) -> Study:
 
     folder = run.folder / "super_model"
     parts = {part: open_cases(model, folder, run.data, part, run.sites) for part in ("train", "validation", "test")}
+    _say(f"{run.name}: scoring every model on the test images of {len(run.sites)} sites")
     scores = score_sites(model, parts["test"], f"{run.name}: scoring")
     check_counts(model, scores, "test")
     models = Candidates(model.settings, run.sites, model.networks, looking.CPU)
     gamma = run.results["gamma"]
     study = looking.Study(summarize_images(model.manifest, scores, "test"), steps=looking.surface_steps(model))
+    _say(f"{run.name}: choosing images to show")
     for site, cases in parts["test"].items():
         study.overlays[site] = looking.pick_overlays(models, site, cases, scores[site], gamma)
     if models.selector:
         files = {site: [cases[site] for cases in parts.values()] for site in run.sites}
         total = looking.MAP_IMAGES * len(files)
-        with tqdm(total=total, desc=f"{printable(run.name)}: t-SNE", unit="image", disable=None) as bar:
+        _say(f"{run.name}: drawing the map of the selector's features")
+        with tqdm(total=total, desc=f"{printable(run.name)}: t-SNE", unit="image", leave=False, disable=None) as bar:
             study.points, study.tested = looking.feature_map(models, files, bar.update)
+    _say(f"{run.name}: measuring the loss around the models")
     total = 2 * sum(looking.surface_count(model, site) for site in run.sites)
-    with tqdm(total=total, desc=f"{printable(run.name)}: loss surface", unit="loss", disable=None) as bar:
+    with tqdm(total=total, desc=f"{printable(run.name)}: loss surface", unit="loss", leave=False, disable=None) as bar:
         for site in run.sites:
             for part in ("train", "test"):
                 cases = parts[part][site]
@@ -68,11 +74,17 @@ def _look(run: Run, model) -> Study:
     return study
 
 
+def _say(text: str) -> None:
+    """A line on stderr before each step: a bar is not seen in a log."""
+    print(f"fedsm report: {printable(text)}", file=sys.stderr)
+
+
 def _report(args: argparse.Namespace) -> int:
     from fedsm.evaluation.figure_style import Plates, load_matplotlib
     from fedsm.evaluation.metrics import check_metrics
     from fedsm.evaluation.report import Report
     from fedsm.evaluation.runs import open_runs
+    from fedsm.evaluation.tsne import load_tsne
 
     if args.out.exists() and not args.force:
         raise UserError(f"{args.out} is there already; choose another file or --force")
@@ -80,13 +92,16 @@ def _report(args: argparse.Namespace) -> int:
     runs = open_runs(args.runs, args.data)
     if not args.quick:
         check_metrics()
+        load_tsne()
     pictures = args.out.with_name(f"{args.out.stem}_figures")
     studies = {run.name: _study(run, args.quick) for run in runs}
     plates = Plates(pictures)
+    if not args.quick:
+        _say("drawing figures and tables")
     files = ", ".join(str(run.folder / "results.json") for run in runs)
     with reading(f"{files} or evaluation.json beside it", "copy the run again, or leave it out"):
         page = Report(runs, studies, plates).html()
-    new_file(args.out).write_text(page, encoding="utf-8")
+    write_text(args.out, page)
     print(f"report: {args.out}\nfigures: {pictures} ({len(plates.names)} PNG files)")
     return 0
 

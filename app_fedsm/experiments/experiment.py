@@ -106,7 +106,7 @@ def start_process(run: Run, spec: dict, parallel: int = 1) -> subprocess.Popen:
     Runs at the same time share the processors: threads that wait for each other by spinning made two of them three
     times slower than one after the other.
     """
-    from fedsm.server.checkpoint import write_json
+    from fedsm.core.files import write_json
 
     run.folder.mkdir(parents=True, exist_ok=True)
     write_json(run.folder / SPEC, spec)

@@ -2,6 +2,9 @@
 
 The folder's `experiment.json` says what to run. Whatever of it is there already is not done again: finished results
 stay, an interrupted training goes on from its last checkpoint, a missing test on the unseen site is made up for.
+
+Written by hand: runners such as Ray Tune or Hydra bring a service or settings files of their own. Here a run is one
+process and one folder, and what the folder holds is all that is needed to go on.
 """
 
 from __future__ import annotations
@@ -17,10 +20,10 @@ from pathlib import Path
 from app_fedsm.experiments.grid import Run
 from app_fedsm.experiments.grid_rows import CENTRALIZED
 from fedsm.core.errors import UserError
+from fedsm.core.files import write_json
 from fedsm.core.private_files import keep_private
 from fedsm.core.settings import JobSettings
 from fedsm.core.text import one_line
-from fedsm.server.checkpoint import write_json
 
 SPEC = "experiment.json"
 LOG = "experiment.log"

@@ -11,7 +11,7 @@ from app_fedsm.experiments.grid_rows import Row, slug
 from app_fedsm.experiments.grid_run import UNSEEN, spec_of, state_of
 from app_fedsm.experiments.grid_tables import as_csv, choose, labels_of, report, table_lines
 from fedsm.core.errors import UserError
-from fedsm.core.private_files import new_file
+from fedsm.core.files import write_text
 
 
 class Grid:
@@ -110,9 +110,7 @@ class Grid:
                 name = f"{name}_{number}" if f"{name}.csv" in files else name  # names that differ by what a slug drops
                 files[f"{name}.csv"] = as_csv(table_lines(self.experiment, self.outcomes, self.sites, label=label))
         for name, content in files.items():
-            unfinished = new_file(self.out / f"{name}.partial")
-            unfinished.write_text(content, encoding="utf-8")
-            unfinished.replace(self.out / name)
+            write_text(self.out / name, content)
         return text
 
 

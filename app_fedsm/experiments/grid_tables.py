@@ -1,8 +1,7 @@
-"""Tables of an experiment: a line a row (or a model, or a gamma), mean and standard deviation over seeds."""
+"""Tables of an experiment: one line per row (or model, or gamma), mean and standard deviation over seeds."""
 
 from __future__ import annotations
 
-import io
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,11 +9,13 @@ from typing import Any
 
 from app_fedsm.experiments.grid import Experiment
 from app_fedsm.experiments.grid_rows import Row
-from fedsm.core.text import CsvTable, printable
+from fedsm.core.tables import csv_table, markdown_table
+from fedsm.evaluation.tables import ALL_IMAGES, CLIENT_AVG, accuracy_means
 from fedsm.selectors.inference import GLOBAL, personal
 
 Outcomes = dict[tuple, list[dict]]  # run's key -> its results; with leave_one_out those of all sites left out
 Values = dict[str, float | None]
+_ACCURACY = [f"selector acc., {CLIENT_AVG}", f"selector acc., {ALL_IMAGES}"]
 
 
 @dataclass
@@ -26,7 +27,7 @@ class Line:
 
 
 def validation_score(show: str, results: dict) -> float:
-    """The Dice on all validation images of what a row shows: that which may choose a learning rate."""
+    """The Dice on all validation images of what a row shows; a learning rate is chosen by it."""
     best = results["validation"]["best"]
     if show == "super_model" and results["validation"]["super_model"] is not None:
         return results["validation"]["super_model"]
@@ -53,7 +54,7 @@ def choose(row: Row, experiment: Experiment, outcomes: Outcomes) -> tuple[Any, d
 
 
 def mean_std(values: Iterable[float | None]) -> tuple[float | None, float | None]:
-    """Mean and sample standard deviation (n - 1); no mean where a value is missing, no deviation of one value."""
+    """Mean and sample standard deviation (n - 1); no mean where a value is missing, no deviation of a single value."""
     values = list(values)
     if not values or None in values:
         return None, None
@@ -81,17 +82,18 @@ def dice_lines(show: str, results: dict, sites: list[str], label: str | None = N
         values |= dict.fromkeys(test[show]["per_label"]) if None in values.values() else test[show]["per_label"]
     # FedSM-extra and the ensemble (no gamma) do not learn to name an image's own site.
     if label is None and "selector_accuracy" in test and show in ("super_model", "blend"):
-        values["selector acc."] = test["selector_accuracy"]["mean"] if results["gamma"] is not None else None
+        accuracy = test["selector_accuracy"]["per_site"] if results["gamma"] is not None else {}
+        values |= zip(_ACCURACY, accuracy_means(accuracy, images), strict=True)
     return {"": values}
 
 
 def _dice_columns(dice: dict[str, float | None], images: dict[str, int], sites: list[str]) -> Values:
-    """A column a site and the two averages, which nobody can know where a site's value is missing."""
+    """One column per site and the two averages, which are not known where a site's value is missing."""
     values: Values = {site: dice.get(site) for site in sites}
     if None in values.values():
-        return values | {"client avg": None, "global": None}
+        return values | {CLIENT_AVG: None, ALL_IMAGES: None}
     pooled = sum(dice[s] * images[s] for s in sites) / sum(images[s] for s in sites)
-    return values | {"client avg": statistics.fmean(values.values()), "global": pooled}
+    return values | {CLIENT_AVG: statistics.fmean(values.values()), ALL_IMAGES: pooled}
 
 
 def _mean(by_label: dict[str, float]) -> float:
@@ -100,8 +102,8 @@ def _mean(by_label: dict[str, float]) -> float:
 
 def gammas_of(unseen: dict) -> dict[str, dict]:
     """The rows of a test on an unseen site that are reported: at gamma 0 (where it was tried), at the gamma that was
-    chosen on the other sites' validation images, and at the best for these very images, which nobody can know
-    beforehand (the paper's)."""
+    chosen on the other sites' validation images, and at the gamma that is best for these images, which is not
+    known beforehand (the paper's)."""
     rows = unseen["evaluation"]["gammas"]
     if unseen["gamma"] is None:  # a selector without a threshold
         return {"": rows[0]}
@@ -181,7 +183,7 @@ def cost_columns(results: dict, parallel: int) -> Values:
     candidates, which go down once when all training is over, to be tested. Seconds of runs that shared the processors
     say so.
     """
-    seconds = "s a round" if parallel == 1 else f"s a round ({parallel} runs at once)"
+    seconds = "s per round" if parallel == 1 else f"s per round ({parallel} runs at once)"
     if "wire" not in results:  # centralized
         return {"MB down": None, "MB up": None, seconds: None}
     wire = results["wire"]
@@ -195,44 +197,28 @@ def cost_columns(results: dict, parallel: int) -> Values:
 def columns_of(lines: list[Line]) -> list[str]:
     """All columns, in the order in which they come up; the selector's accuracy last."""
     columns = list(dict.fromkeys(column for line in lines for column in line.cells))
-    return sorted(columns, key=lambda c: c == "selector acc.")
+    return sorted(columns, key=lambda c: c in _ACCURACY)
 
 
 def as_csv(lines: list[Line]) -> str:
     """For other programs: mean and deviation in columns of their own, empty where there is none."""
     columns = columns_of(lines)
-    text = io.StringIO()
-    table = CsvTable(text)
-    table.write(["run", "seeds", *(name for c in columns for name in (c, f"{c} std"))])
+    rows = []
     for line in lines:
         cells = [mean_std(line.cells.get(c, [])) for c in columns]
         count = max((len(v) for v in line.cells.values()), default=0)
-        table.write([line.name, count, *("" if v is None else f"{v:.6f}" for cell in cells for v in cell)])
-    return text.getvalue()
+        rows.append([line.name, count, *("" if v is None else f"{v:.6f}" for cell in cells for v in cell)])
+    return csv_table(["run", "seeds", *(name for c in columns for name in (c, f"{c} std"))], rows)
 
 
 def as_markdown(lines: list[Line]) -> str:
-    """For people: padded, so that it can be read in a terminal too."""
+    """For people, in Markdown and in a terminal."""
     columns = columns_of(lines)
-    rows = [["run", "seeds", *columns]]
+    rows = []
     for line in lines:
         count = max((len(v) for v in line.cells.values()), default=0)
         rows.append([line.name, str(count), *(_cell(*mean_std(line.cells.get(c, []))) for c in columns)])
-    return markdown(rows)
-
-
-def markdown(rows: list[list[str]]) -> str:
-    """A table of Markdown; the first row is its head."""
-    rows = [[printable(cell).replace("|", "\\|") for cell in row] for row in rows]
-    widths = [max(3, *(len(row[i]) for row in rows)) for i in range(len(rows[0]))]
-    texts = [
-        "| "
-        + " | ".join(c.rjust(w) if i else c.ljust(w) for i, (c, w) in enumerate(zip(r, widths, strict=True)))
-        + " |"
-        for r in rows
-    ]
-    rule = "|" + "|".join("-" * (w + 1) + (":" if i else "-") for i, w in enumerate(widths)) + "|"
-    return "\n".join([texts[0], rule, *texts[1:]]) + "\n"
+    return markdown_table(["run", "seeds", *columns], rows) + "\n"
 
 
 def _cell(mean: float | None, std: float | None) -> str:
@@ -244,13 +230,14 @@ def _cell(mean: float | None, std: float | None) -> str:
 def choice_table(experiment: Experiment, outcomes: Outcomes) -> str:
     """Which value was chosen for each row, and the validation score of every one that was tried."""
     values = list(dict.fromkeys(choice for row in experiment.rows for choice in row.choices))
-    rows = [["validation Dice", *(f"{experiment.choose} {v}" for v in values), "chosen"]]
+    rows = []
     for row in experiment.rows:
         chosen, scores = choose(row, experiment, outcomes)
         left = len(row.choices) - len(scores)
         text = "-" if chosen is None else f"{chosen}" + (f" (so far; {left} to come or failed)" if left else "")
         rows.append([row.name, *(f"{scores[v]:.4f}" if v in scores else "-" for v in values), text])
-    return markdown(rows)
+    head = ["validation Dice", *(f"{experiment.choose} {v}" for v in values), "chosen"]
+    return markdown_table(head, rows) + "\n"
 
 
 def report(experiment: Experiment, outcomes: Outcomes, sites: list[str], notes: list[str]) -> str:

@@ -12,7 +12,7 @@ from app_fedsm.federation import session as sessions
 from app_fedsm.federation.following import events_of, follow
 from app_fedsm.runs.run_folder import PROGRESS, RUN
 from fedsm.core.errors import UserError
-from fedsm.server.checkpoint import write_json
+from fedsm.core.files import write_json
 
 LOG = "forget.log"
 

@@ -26,8 +26,8 @@ from app_fedsm.federation.nvflare_cli import refusal
 from app_fedsm.provisioning.kits import close_kit, fill_server, fill_site
 from fedsm.client.site_settings import FILE_NAME
 from fedsm.core.errors import UserError
+from fedsm.core.files import write_json
 from fedsm.core.private_files import close_to_others
-from fedsm.server.checkpoint import write_json
 
 PROJECT = "fedsm_poc"
 SERVER = "server"

@@ -12,10 +12,10 @@ from app_fedsm.federation import session as sessions
 from app_fedsm.federation.following import PATIENCE, POLL_SECONDS, RUNNING, WAITING, events_of, follow, refusals
 from app_fedsm.runs.run_folder import EARLIER, LOG, PROGRESS, RESULTS, RUN, check_links, collect
 from fedsm.core.errors import UserError
+from fedsm.core.files import write_json
 from fedsm.core.names import check_job_id, check_site_names
 from fedsm.core.plain_json import parse_json, read_json, reading
 from fedsm.core.settings import JobSettings
-from fedsm.server.checkpoint import write_json
 
 _NOTED = ("job_id", "kit", "settings", "sites", "byoc", "resources", "earlier")  # in run.json
 

@@ -25,6 +25,7 @@ from app_fedsm.runs.run_folder import PROGRESS
 from fedsm.client.site_file import CACHE_BUDGET
 from fedsm.data.augment import augment_batch
 from fedsm.data.cache import SiteCache
+from fedsm.data.readers import file_kind
 from fedsm.data.dataset import Part, load_site, seeded_order
 from fedsm.data.site_folder import list_sites
 from fedsm.core.errors import UserError
@@ -32,7 +33,7 @@ from fedsm.evaluation.candidates import evaluate_candidates
 from fedsm.evaluation.tables import dice_table
 from fedsm.nets import try_networks
 from fedsm.core.private_files import private_files
-from fedsm.server.checkpoint import write_json
+from fedsm.core.files import write_json
 from fedsm.server.record import Progress
 from fedsm.server.results import summarize
 from fedsm.core.settings import JobSettings
@@ -97,9 +98,9 @@ def train(
             began = time.monotonic()
             for again in range(settings.local_epochs):
                 order = seeded_order(settings, "centralized", epoch, again)
-                dice = torch.Generator().manual_seed(order)
+                augment_rng = torch.Generator().manual_seed(order)
                 for images, labels in pools["train"].batches(settings.batch_size, device, order):
-                    client.step(*augment_batch(images, labels, settings.task.augment, dice))
+                    client.step(*augment_batch(images, labels, settings.task.augment, augment_rng))
             scores.append(client.validate(TRAIN, pools["validation"].batches(settings.batch_size, device))["score"])
             if scores.index(max(scores)) == len(scores) - 1:
                 best = copy(client.net.state_dict())
@@ -135,6 +136,8 @@ def run_centralized(settings: JobSettings, root: Path, names: list[str], out: Pa
         )
 
     evaluations = {s: {part: evaluate(sites[s][part]) for part in ("validation", "test")} for s in names}
+    for site, parts in sites.items():
+        evaluations[site]["files"] = file_kind(file for part in parts.values() for file, _ in part.files)
     common = {
         "task": settings.task.name, "method": CENTRALIZED, "selector": "none", "lam": None, "gamma": None,
         "rounds": settings.rounds, "seed": settings.seed, "sites": names,
@@ -142,11 +145,12 @@ def run_centralized(settings: JobSettings, root: Path, names: list[str], out: Pa
     validation = {"history": scores, "best": {GLOBAL: {"round": scores.index(max(scores)) + 1, "score": max(scores)}}}
     summary = summarize(evaluations, settings, names)
     validation["super_model"] = summary.pop("super_model_validation")
+    files = summary.pop("files")
     images = {s: {part: len(data) for part, data in sites[s].items()} for s in names}
     results = common | {"images": images, "settings": settings.to_dict(), "validation": validation}
     results |= summary
     manifest = common | {"labels": list(settings.task.labels), "versions": versions()}
-    manifest |= {"images": images, "scores": results["test"], "pooled": True}
+    manifest |= {"images": images, "scores": results["test"], "files": files, "pooled": True}
     save_super_model(out / "super_model", settings, manifest, {GLOBAL: best}, {})
     write_json(out / "results.json", results)
     return results

@@ -28,7 +28,8 @@ from fedsm.data.findings import SiteReport, refusal
 from fedsm.data.site_folder import list_sites
 from fedsm.core.errors import UserError
 from fedsm.nets import try_networks
-from fedsm.server.checkpoint import FOLDER, Checkpoints, write_json
+from fedsm.core.files import write_json
+from fedsm.server.checkpoint import FOLDER, Checkpoints
 from fedsm.core.settings import JobSettings
 from fedsm.tracks import check_tracks
 

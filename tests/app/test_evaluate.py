@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("scipy", reason="MONAI's Hausdorff distance needs scipy: pip install 'fedsm[report]'")
 
 from app_fedsm.cli.main import main
+from fedsm.evaluation.tables import dice_table
 from tests.conftest import SITES, write_site
 from tests.helpers.finished_run import finished_run
 
@@ -30,6 +31,7 @@ def test_same_as_the_federation_measured(run, out):
     results, evaluation = (
         json.loads((f / n).read_text()) for f, n in ((run, "results.json"), (out, "evaluation.json"))
     )
+    assert json.loads((run / "super_model" / "manifest.json").read_text())["files"] == "pictures", "as the sites said"
     for row in ("super_model", "personal_own", "global"):
         for site in SITES:
             mean = evaluation["models"][row][site]["dice"]["mean"]
@@ -50,6 +52,21 @@ def test_same_as_the_federation_measured(run, out):
     accuracy = results["test"]["selector_accuracy"]["per_site"]
     right = sum(accuracy[s] * n for s, n in evaluation["images"].items()) / sum(evaluation["images"].values())
     assert evaluation["reliability"]["accuracy"] == pytest.approx(right)
+
+
+def test_both_accuracies_of_the_selector_are_shown_and_labelled(run, data_root, out, tmp_path, capsys):
+    """The mean over sites and the share of all images, the same two in the run's table and in the evaluation."""
+    results = json.loads((run / "results.json").read_text())
+    *_, mean, pooled = dice_table(results).splitlines()[-1].split()
+    confusion = json.loads((out / "evaluation.json").read_text())["confusion"]
+    right = {site: counts[f"personal.{site}"] for site, counts in confusion.items()}
+    images = {site: sum(counts.values()) for site, counts in confusion.items()}
+    assert float(mean) == pytest.approx(sum(right[s] / images[s] for s in SITES) / len(SITES), abs=1e-4)
+    assert float(pooled) == pytest.approx(sum(right.values()) / sum(images.values()), abs=1e-4)
+    assert main(["evaluate", str(run / "super_model"), str(data_root), "-o", str(tmp_path)]) == 0
+    told = f"accuracy {float(mean):.3f} (client avg: mean over sites) and {float(pooled):.3f} (all images)"
+    assert f"selector: {told}" in capsys.readouterr().out
+    assert told in (tmp_path / "evaluation.md").read_text()
 
 
 def test_labels_have_rows_of_their_own(out):

@@ -27,28 +27,29 @@ def test_the_table(tmp_path):
     assert started == [("FedSM", None, 0), ("FedSM", None, 1)], "two rows, one run a seed"
     rows = {row["run"]: row for row in csv.DictReader((grid.out / "table.csv").open())}
     assert rows["FedSM"]["a"] == "0.620000" and rows["FedSM"]["a std"] == "0.141421"
-    assert rows["FedSM"]["selector acc."] == "0.750000" and rows["FedSM"]["seeds"] == "2"
+    assert rows["FedSM"]["selector acc., client avg"] == "0.750000" and rows["FedSM"]["seeds"] == "2"
+    assert rows["FedSM"]["selector acc., all images"] == "0.800000", "0.5 of 2 images and all of 3"
     assert rows["FedAvg"]["a"] == "0.600000" and rows["FedAvg"]["b"] == "0.700000"
-    assert rows["FedAvg"]["client avg"] == "0.650000" and rows["FedAvg"]["global"] == "0.660000"
-    assert rows["FedAvg"]["selector acc."] == ""
+    assert rows["FedAvg"]["client avg"] == "0.650000" and rows["FedAvg"]["all images"] == "0.660000"
+    assert rows["FedAvg"]["selector acc., client avg"] == ""
     text = (grid.out / "table.md").read_text()
     assert "0.6200 ± 0.1414" in text and "- FedAvg: `global` of the runs of FedSM" in text
 
 
 def test_candidates_are_a_line_a_model(tmp_path):
-    """personal.a: 0.5 at a (2 test images) and 0.7 at b (3): client avg 0.6, global (2 * 0.5 + 3 * 0.7) / 5 = 0.62."""
+    """personal.a: 0.5 at a (2 test images), 0.7 at b (3): client avg 0.6, all images (2 * 0.5 + 3 * 0.7) / 5 = 0.62."""
     grid = make_grid(build("{runs: {Local: {method: local}}, table: candidates}", out=tmp_path / "out"), tmp_path)
     grid.out.mkdir()
     run_grid(grid, starter(lambda run: (0.5, 0.5)))
     one, two = table_lines(grid.experiment, grid.outcomes, SITES)
     assert (one.name, two.name) == ("Local: a", "Local: b")
     assert {k: v[0] for k, v in one.cells.items()} == pytest.approx(
-        {"a": 0.5, "b": 0.7, "client avg": 0.6, "global": 0.62}
+        {"a": 0.5, "b": 0.7, "client avg": 0.6, "all images": 0.62}
     )
 
 
 def test_labels_have_tables_of_their_own(tmp_path):
-    """disc: 0.8 at a (2 test images), 0.6 at b (3): client avg 0.7, global (1.6 + 1.8) / 5 = 0.68."""
+    """disc: 0.8 at a (2 test images), 0.6 at b (3): client avg 0.7, all images (1.6 + 1.8) / 5 = 0.68."""
     grid = make_grid(build("{runs: {FedSM: {}, All: {from: FedSM, show: candidates}}}", out=tmp_path / "out"), tmp_path)
     grid.out.mkdir()
     run_grid(grid, starter(lambda run: (0.5, 0.5)))
@@ -62,10 +63,12 @@ def test_labels_have_tables_of_their_own(tmp_path):
     text = grid.write_tables()
     assert "\ndisc:\n" in text and "\ncup:\n" in text
     rows = {row["run"]: row for row in csv.DictReader((grid.out / "table_disc.csv").open())}
-    assert [float(rows["FedSM"][c]) for c in ("a", "b", "client avg", "global")] == pytest.approx([0.8, 0.6, 0.7, 0.68])
+    assert [float(rows["FedSM"][c]) for c in ("a", "b", "client avg", "all images")] == pytest.approx(
+        [0.8, 0.6, 0.7, 0.68]
+    )
     assert [float(rows["All: a"][c]) for c in ("a", "b", "client avg")] == pytest.approx([0.3, 0.5, 0.4])
     cup = next(csv.DictReader((grid.out / "table_cup.csv").open()))
-    assert (cup["a"], cup["b"], cup["client avg"], cup["global"]) == ("0.100000", "", "", ""), "b did not answer"
+    assert (cup["a"], cup["b"], cup["client avg"], cup["all images"]) == ("0.100000", "", "", ""), "b did not answer"
 
 
 def test_a_site_that_is_missing_in_the_evaluation_leaves_no_average(tmp_path):
@@ -74,7 +77,7 @@ def test_a_site_that_is_missing_in_the_evaluation_leaves_no_average(tmp_path):
     run_grid(grid, starter(lambda run: (0.5, 0.5)))
     grid.outcomes[("FedSM", None, 0)][0]["test"]["super_model"]["per_site"]["b"] = None
     (line,) = table_lines(grid.experiment, grid.outcomes, SITES)
-    assert line.cells["a"] == [0.52] and line.cells["client avg"] == line.cells["global"] == [None]
+    assert line.cells["a"] == [0.52] and line.cells["client avg"] == line.cells["all images"] == [None]
 
 
 def test_no_accuracy_for_a_selector_that_does_not_name_sites(tmp_path):
@@ -84,7 +87,9 @@ def test_no_accuracy_for_a_selector_that_does_not_name_sites(tmp_path):
     run_grid(grid, starter(lambda run: (0.5, 0.5)))
     grid.outcomes[("FedSM", None, 0)][0]["gamma"] = None
     (line,) = table_lines(grid.experiment, grid.outcomes, SITES)
-    assert line.cells["selector acc."] == [None] and line.cells["a"] == [0.52]
+    assert line.cells["selector acc., client avg"] == line.cells["selector acc., all images"] == [None] and line.cells[
+        "a"
+    ] == [0.52]
 
 
 def test_costs_stand_beside_the_dice(tmp_path):
@@ -92,8 +97,8 @@ def test_costs_stand_beside_the_dice(tmp_path):
     sent = {"down_bytes": {"a": [10**6] * 2, "b": [3 * 10**6] * 2}, "up_bytes": {"a": [10**6] * 2, "b": [0, 2 * 10**6]}}
     sent["registration_up_bytes"] = {"a": 10**6}
     costs = cost_columns({"wire": sent, "seconds": {"round": [4.0, 8.0]}}, parallel=1)
-    assert costs == {"MB down": 4, "MB up": 2.5, "s a round": 6}
-    assert "s a round (2 runs at once)" in cost_columns({"wire": sent, "seconds": {"round": [4.0]}}, parallel=2)
+    assert costs == {"MB down": 4, "MB up": 2.5, "s per round": 6}
+    assert "s per round (2 runs at once)" in cost_columns({"wire": sent, "seconds": {"round": [4.0]}}, parallel=2)
     grid = make_grid(build("{runs: {Central: {method: centralized}}, costs: true}", out=tmp_path / "out"), tmp_path)
     grid.out.mkdir()
     run_grid(grid, starter(lambda run: (0.5, 0.5)))
@@ -116,7 +121,7 @@ def test_the_learning_rate_is_chosen_on_validation_images_of_the_first_seed(tmp_
     (line, _) = table_lines(grid.experiment, grid.outcomes, SITES)
     assert line.cells["a"] == pytest.approx([0.32, 0.32])
     text = (grid.out / "table.md").read_text()
-    assert "on the validation images of seed 0" in text and "|    0.1 |" in text
+    assert "on the validation images of seed 0" in text and "|      0.1 |" in text
 
 
 def test_one_value_is_no_choice(tmp_path):

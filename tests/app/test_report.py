@@ -1,5 +1,7 @@
 """`fedsm report` on real small runs, read as text and opened in Chromium."""
 
+import contextlib
+import io
 import json
 import re
 import shutil
@@ -10,7 +12,7 @@ pytest.importorskip("scipy", reason="MONAI's Hausdorff distance needs scipy: pip
 
 from app_fedsm.cli.main import main
 from app_fedsm.runs import centralized
-from fedsm.evaluation import study
+from fedsm.evaluation import figures, study
 from fedsm.evaluation.report_tables import dice_rows
 from fedsm.evaluation.runs import open_runs
 from tests.conftest import SITES
@@ -19,8 +21,8 @@ from tests.helpers.federation import JOB
 from tests.helpers.finished_run import finished_run
 
 SECTIONS = [
-    "Scores", "Training", "Gamma", "Models and sites", "Selector", "Feature map", "Loss surface", "Overlays", "Cost",
-    "How to read it",
+    "How to read it", "Scores", "Training", "Gamma", "Models and sites", "Selector", "Feature map", "Loss surface",
+    "Overlays", "Cost",
 ]  # fmt: skip
 SMALL = [
     "--task", "retinal", "--size", "32", "--batch-size", "4", "--rounds", "2", "--set", "task.unet.channels=[4,8,16]",
@@ -44,8 +46,51 @@ def report(runs, data_root, tmp_path_factory):
     file = tmp_path_factory.mktemp("report") / "report.html"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(study, "STEPS", 3)  # a third of the time
-        assert main(["report", *map(str, runs), "--data", str(data_root), "-o", str(file)]) == 0
+        errors = io.StringIO()
+        with contextlib.redirect_stderr(errors):
+            assert main(["report", *map(str, runs), "--data", str(data_root), "-o", str(file)]) == 0
+        (file.parent / "stderr.txt").write_text(errors.getvalue())
     return file
+
+
+def test_it_says_what_it_does_also_where_a_bar_cannot_be_drawn(report):
+    """Redirected: no bar, but a line before each step that takes long."""
+    lines = (report.parent / "stderr.txt").read_text().splitlines()
+    assert lines[:5] == [
+        "fedsm report: fedsm: reading the super model and the images",
+        f"fedsm report: fedsm: scoring every model on the test images of {len(SITES)} sites",
+        "fedsm report: fedsm: choosing images to show",
+        "fedsm report: fedsm: drawing the map of the selector's features",
+        "fedsm report: fedsm: measuring the loss around the models",
+    ]
+    assert lines[-1] == "fedsm report: drawing figures and tables" and not any("%|" in line for line in lines)
+
+
+def test_the_page_says_first_that_it_shows_patients_and_only_when_it_does(report, runs, tmp_path):
+    said = "This page shows images of patients"
+    text = report.read_text()
+    assert text.splitlines()[1].startswith("<!-- This file shows images of patients")
+    assert text.index(said) < text.index("<h1>")
+    assert main(["report", str(runs[0]), "--quick", "-o", str(tmp_path / "quick.html")]) == 0
+    assert "images of patients" not in (tmp_path / "quick.html").read_text()
+
+
+def test_the_glossary_comes_first_and_knows_the_words_of_the_page(report):
+    text = report.read_text()
+    words = re.findall(r"<dt>([^<]+)</dt>", text)
+    assert {"gamma", "lam", "track", "SoftPull", "global", "personal", "selector", "client average"} <= set(words)
+    assert text.index("<dl") < text.index("<table")
+
+
+@pytest.mark.parametrize("figure", ["curves", "costs", "attendance"])
+def test_ticks_of_rounds_are_whole_numbers(runs, figure):
+    """Two rounds: matplotlib alone would put ticks at 1.2 and 1.4."""
+    (run,) = open_runs(runs[:1], None)
+    extra = ["global", dict.fromkeys(SITES, "#000000"), []] if figure == "curves" else []
+    drawn = getattr(figures, figure)(run, *extra)
+    drawn.canvas.draw()
+    for axes in drawn.axes:
+        assert all(tick == int(tick) for tick in axes.get_xticks())
 
 
 def test_every_section_and_figure_is_there(report):
@@ -55,12 +100,12 @@ def test_every_section_and_figure_is_there(report):
     names = sorted(p.name for p in report.with_name("report_figures").iterdir())
     kinds = {name.split("_")[0] for name in names}
     assert kinds == {
-        "curves", "gamma", "selection", "candidates", "confusion", "reliability", "tsne", "surface", "overlays",
-        "costs",
+        "curves", "gamma", "selection", "candidates", "confusion", "reliability", "tsne", "surface",
+        "patient-images", "costs",
     }  # fmt: skip
     assert text.count("<figure>") == len(names)
     assert sum(n.startswith("surface_") for n in names) == 2 * len(SITES)
-    assert sum(n.startswith("overlays_") for n in names) == 3 * len(SITES)
+    assert sum(n.startswith("patient-images_") for n in names) == 3 * len(SITES)
 
 
 def test_nothing_is_asked_of_the_network_and_no_path_is_told(report, runs):

@@ -17,7 +17,7 @@ from fedsm.core.components import SERVER_CLASSES, SITE_CLASSES
 from fedsm.core.moved import MOVED
 
 CALLS = [
-    "fedsm.server.checkpoint.save_file", "fedsm.server.checkpoint.write_json", "fedsm.server.forget.Forgetting",
+    "fedsm.server.checkpoint.save_file", "fedsm.core.files.write_json", "fedsm.server.forget.Forgetting",
     "fedsm.server.forget.copy_rest", "fedsm.super_model.artefact.save_super_model", "fedsm.client.workers.build_worker",
     "fedsm.server.checkpoint_dirs.remove_earlier", "fedsm.data.cache.SiteCache",
 ]  # fmt: skip

@@ -14,7 +14,7 @@ from app_fedsm.cli.main import main
 from app_fedsm.experiments.grid_tables import Line, as_csv, as_markdown
 from app_fedsm.runs.progress import show
 from fedsm.core.errors import UserError
-from fedsm.evaluation.markdown import markdown_table
+from fedsm.core.tables import markdown_table
 from tests.conftest import write_site
 from tests.helpers.small_model import write_super_model
 
@@ -56,7 +56,7 @@ def test_rows_of_an_experiment_and_labels_of_an_evaluation():
     line = Line(FORMULAS[0], {"=1+1": [0.5], "b": [-0.25]})
     head, row = list(csv.reader(io.StringIO(as_csv([line]))))
     assert head[2] == "'=1+1" and row[0] == f"'{FORMULAS[0]}" and float(row[4]) == -0.25
-    tables = as_markdown([Line(ESCAPES, {"a|b": [0.5]})]), markdown_table([["a|b", ESCAPES], ["1", "2"]])
+    tables = as_markdown([Line(ESCAPES, {"a|b": [0.5]})]), markdown_table(["a|b", ESCAPES], [["1", "2"]])
     assert all("a\\|b" in text and not unsafe(text) and "\r" not in text for text in tables)
 
 

@@ -25,12 +25,15 @@ def test_empty_truth():
 
 
 def test_table_has_a_row_a_model_and_a_dash_for_a_missing_site():
-    row = {"per_site": {"a": 0.5, "b": None}, "client_avg": 0.5, "global": 0.5}
+    """Accuracy 0.5 at a (4 images) and 1 at b (12), c did not answer: mean over sites 0.75, of all images 14/16."""
+    row = {"per_site": {"a": 0.5, "b": 0.5, "c": None}, "client_avg": 0.5, "global": 0.5}
     results = {
-        "sites": ["a", "b"], "gamma": 0.9, "method": "fedsm", "task": "retinal", "rounds": 3, "selector": "statistics",
+        "sites": ["a", "b", "c"], "gamma": 0.9, "method": "fedsm", "task": "retinal", "rounds": 3,
+        "selector": "statistics",
+        "images": {"a": {"test": 4}, "b": {"test": 12}, "c": {"test": 1}},
         "test": {
             "global": row, "personal_own": row, "super_model": row,
-            "selector_accuracy": {"per_site": {"a": 1.0, "b": None}, "mean": 1.0},
+            "selector_accuracy": {"per_site": {"a": 0.5, "b": 1.0, "c": None}, "mean": 0.75},
         },
     }  # fmt: skip
     lines = dice_table(results).splitlines()
@@ -38,4 +41,5 @@ def test_table_has_a_row_a_model_and_a_dash_for_a_missing_site():
         "FedAvg (global)", "personal, own site", "FedSM", "selector accuracy",
     ]  # fmt: skip
     assert all(" - " in line + " " for line in lines[4:])
-    assert lines[2].split("  ")[-1] == "selector acc." and lines[6].split()[-1] == "1.0000"
+    assert lines[2].endswith("client avg    all images"), "not `global`, which is a row"
+    assert lines[-1].split()[2:] == ["0.5000", "1.0000", "-", "0.7500", "0.8750"]

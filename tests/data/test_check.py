@@ -13,6 +13,7 @@ from fedsm.data.check import check_folder, check_root
 from fedsm.data.contact_sheet import write_contact_sheet
 from fedsm.data.dataset import load_site
 from fedsm.data.findings import format_reports, refusal, warnings_of
+from fedsm.data.site_folder import list_pairs, read_pair, suggest_label
 from tests.conftest import small_settings, write_site
 from tests.helpers.spoiled import PROSTATE, RNG, TASK, assert_found, save, spoil, write_volume
 
@@ -225,7 +226,7 @@ def test_run_and_check_say_the_same(site):
     line = refusal([check_folder(site, "hospital-a", TASK)], "fedsm data check X --task T")
     assert "image without mask: images/case_02.png" in line
     assert line.endswith("(1 more; see `fedsm data check X --task T`)")
-    assert warnings_of([report]) == ["WARN hospital-a: unsupported file, passed over"]
+    assert warnings_of([report]) == ["WARN hospital-a: unsupported file, ignored"]
 
 
 def test_sites_are_compared(tmp_path):
@@ -257,3 +258,26 @@ def test_roots(tmp_path):
     assert_found(check_root(tmp_path, TASK)[1], "folder", "images/", "masks/")  # `fedsm run` takes it for a site too
     (report,) = check_root(tmp_path / "bad name", TASK)
     assert (report.site, report.level) == ("bad name", "PASS"), "a hospital checks its own folder"
+
+
+def test_a_mask_value_outside_the_labels_suggests_the_label(site):
+    """Masks of 0 and 255, a task that says 1: both the check and the loader say what to write."""
+    task = TASK.replace(labels={"lesion": [1]}, background=[0])
+    for path in sorted((site / "masks").iterdir()):
+        mask = np.asarray(Image.open(path)) > 0
+        Image.fromarray(mask.astype(np.uint8) * 255).save(path)
+    report = check_folder(site, "a", task)
+    (finding,) = [f for f in report.findings if f.what.startswith("mask values")]
+    assert finding.remedy.startswith("write `lesion: [255]` under `labels` of the task if 255 is lesion")
+    pair = list_pairs(site, "a")[0]
+    with pytest.raises(UserError, match=r"holds the value 255.*write `lesion: \[255\]`"):
+        read_pair(pair, "a", task)
+    right = task.replace(labels={"lesion": [255]})
+    assert check_folder(site, "a", right).level != "FAIL", "the remedy is one"
+
+
+def test_nothing_is_suggested_where_it_would_be_a_guess():
+    task = TASK.replace(labels={"disc": [1], "cup": [2]}, background=[0])
+    assert suggest_label(task, {0, 1, 255}) == "write `cup: [255]` under `labels` of the task if 255 is cup"
+    for values in ({0, 255}, {0, 1, 2, 255}, {0, 1, 7, 8}, {0, 1, 2}):
+        assert suggest_label(task, values) is None

@@ -7,6 +7,7 @@ import pytest
 from fedsm.core.errors import UserError
 from fedsm.data.check import check_folder, split_overlaps
 from fedsm.data.dataset import load_site
+from fedsm.data.findings import format_reports
 from fedsm.data.split import split_by_patient
 from tests.conftest import small_settings
 from tests.helpers.spoiled import TASK, assert_found
@@ -78,3 +79,18 @@ def test_patients_that_cannot_be_told(site, table, pattern, words):
     assert_found(check_folder(site, "a", task), "patients", words)
     with pytest.raises(UserError, match="case_0|columns|without|expression"):
         load_site(site, "a", small_settings().replace(task=task))
+
+
+def test_the_report_says_how_many_patients_and_by_which_rule(site):
+    names = [f"case_{i:02d}" for i in range(14)]
+
+    def told(task=TASK) -> str:
+        return format_reports([check_folder(site, "a", task)]).splitlines()[1]
+
+    assert told() == "  14 patients, one per file"
+    pattern = TASK.replace(patient_pattern=r"case_(\d)")
+    assert told(pattern) == r"  2 patients, found by the pattern 'case_(\\d)' in file names"
+    (site / "patients.csv").write_text("file,patient\n" + "".join(f"{n},p{i // 2}\n" for i, n in enumerate(names)))
+    assert told(pattern) == told() == "  7 patients, listed in patients.csv"
+    (site / "patients.csv").write_text("file,patient\n")
+    assert told().startswith("  FAIL patients cannot be told"), "no count where nobody can say"

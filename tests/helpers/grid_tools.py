@@ -45,7 +45,8 @@ def results(dice: float, validation: float, run, sites=SITES) -> dict:
         "images": {s: {"test": 2 + i, "validation": 1} for i, s in enumerate(sites)},
         "validation": {"best": {"global": {"score": validation - 0.1}}, "super_model": validation},
         "test": {
-            "global": table, "super_model": better, "selector_accuracy": {"mean": 0.75},
+            "global": table, "super_model": better,
+            "selector_accuracy": {"per_site": {"a": 0.5, "b": 1.0}, "mean": 0.75},
             "candidates": {s: {"personal.a": 0.5 + 0.2 * i, "personal.b": 0.3} for i, s in enumerate(sites)},
         },
     }  # fmt: skip

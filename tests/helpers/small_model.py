@@ -29,8 +29,13 @@ KINDS = {
 }
 
 
-def write_super_model(folder: Path, kind: str = "statistics", gamma: float = 0.5, **given) -> Path:
-    """`folder/super_model` of a kind; site k's images have a brightness of their own, see `site_images`."""
+def write_super_model(
+    folder: Path, kind: str = "statistics", gamma: float = 0.5, files: str | None = None, **given
+) -> Path:
+    """`folder/super_model` of a kind; site k's images have a brightness of their own, see `site_images`.
+
+    `files` says what it was trained on; None: an earlier version, whose manifest does not say.
+    """
     settings = small_settings(**(KINDS[kind] | given))
     torch.manual_seed(1)
     names = (["global"] if kind != "local" else []) + ([f"personal.{s}" for s in SITES] if kind != "fedavg" else [])
@@ -40,6 +45,7 @@ def write_super_model(folder: Path, kind: str = "statistics", gamma: float = 0.5
     threshold = gamma if kind not in ("extra", "ensemble", "fedavg", "local") else None
     manifest = {"task": settings.task.name, "method": settings.method, "sites": SITES, "gamma": threshold}
     manifest |= {"selector": kind if kind not in ("fedavg", "local") else "none", "run_id": "0123456789ab"}
+    manifest |= {"files": files} if files else {}
     save_super_model(folder / "super_model", settings, manifest, networks, {})
     return folder / "super_model"
 

@@ -31,7 +31,7 @@ def test_a_kill_at_any_moment_leaves_the_last_one_loadable(tmp_path, monkeypatch
     """Every rename of a save is made to fail in turn, as a kill there would: the round before still loads."""
     checkpoints = Checkpoints(tmp_path)
     save(checkpoints, 1)
-    import fedsm.server.checkpoint as module
+    import fedsm.core.files as module
 
     real = module.os.replace
     for fail_at in range(2):

@@ -27,8 +27,10 @@ def part(images, global_, personal_a, personal_b, by_gamma, selected) -> dict:
 def evaluations() -> dict:
     small, large = {"global": 0, "personal.a": 1, "personal.b": 3}, {"global": 0, "personal.a": 2, "personal.b": 10}
     return {
-        "a": {p: part(4, 0.5, 0.8, 0.2, (0.7, 0.75, 0.5), small) for p in ("validation", "test")},
-        "b": {p: part(12, 0.6, 0.1, 0.9, (0.9, 0.8, 0.6), large) for p in ("validation", "test")},
+        "a": {"files": "pictures"}
+        | {p: part(4, 0.5, 0.8, 0.2, (0.7, 0.75, 0.5), small) for p in ("validation", "test")},
+        "b": {"files": "pictures"}
+        | {p: part(12, 0.6, 0.1, 0.9, (0.9, 0.8, 0.6), large) for p in ("validation", "test")},
     }
 
 
@@ -38,6 +40,13 @@ def test_gamma_is_the_best_over_the_sites():
     assert choose_gamma(given, [0.0, 0.5, 1.0]) == 0.0
     given["a"]["validation"]["images"] = 10**6
     assert choose_gamma(given, [0.0, 0.5, 1.0]) == 0.0
+
+
+def test_files_are_what_all_sites_have():
+    given = evaluations()
+    assert summarize(given, settings(), SITES)["files"] == "pictures"
+    given["b"]["files"] = "volumes"
+    assert summarize(given, settings(), SITES)["files"] == "mixed"
 
 
 def test_of_equal_gammas_the_largest():
@@ -119,6 +128,9 @@ def test_malformed_evaluations_are_refused(bad):
         lambda e: e["test"]["argmax"].update(a=10**6),
         lambda e: e["test"]["gammas"][0].pop("selected"),
         lambda e: e["test"]["gammas"][0].update(selected={"global": 4}),
+        lambda e: e.pop("files"),
+        lambda e: e.update(files="/home/hospital/patients"),
+        lambda e: e.update(files=["pictures"]),
     ],
 )
 def test_impossible_values_are_refused(damage):
@@ -132,7 +144,7 @@ def test_a_site_without_a_personal_model_has_none_in_the_table():
     """Method `local`, and b was gone when models were handed over: its row is empty, nothing breaks."""
     gone = evaluations()
     for e in gone.values():
-        for p in e.values():
+        for p in (e["validation"], e["test"]):
             del p["dice"]["personal.b"]
             p["gammas"], p["argmax"] = [], {}
     assert evaluation_problem(gone["a"], settings(), SITES, ["global", "personal.a", "selector"], counts(4)) is None

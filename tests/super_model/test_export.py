@@ -78,18 +78,63 @@ def test_bundle_is_complete(tmp_path):
     np.testing.assert_allclose(module(given)[0].transpose(1, 2).numpy(), expected, atol=1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["pictures", "volumes"])
-def test_bundle_runs_without_us(tmp_path, kind):
-    """`monai.bundle run` in a process that cannot see this package gives the masks of `fedsm predict`."""
+@pytest.mark.parametrize("files", ["pictures", "volumes"])
+@pytest.mark.parametrize("task", ["retinal", "prostate"])
+def test_a_bundle_reads_what_the_sites_trained_on(tmp_path, capsys, task, files):
+    """Not what the task's `intensity` makes one guess: pictures may be scaled by percentiles too."""
+    path = write_super_model(tmp_path, task=task, files=files, overrides=["task.selector_net={}"])
+    assert main(["export", "bundle", str(path), "-o", str(tmp_path / "bundle")]) == 0
+    assert f"a bundle for {files} (as in training)" in capsys.readouterr().out
+    ending = {"pictures": ".png", "volumes": ".nii"}[files]
+    assert ending in json.loads((tmp_path / "bundle/configs/inference.json").read_text())["extensions"]
+
+
+def test_a_bundle_of_both_or_of_an_earlier_version(tmp_path, capsys):
+    mixed = write_super_model(tmp_path / "mixed", files="mixed")
+    assert main(["export", "bundle", str(mixed), "-o", str(tmp_path / "a")]) == 2
+    assert "--format pictures or volumes" in capsys.readouterr().err and not (tmp_path / "a").exists()
+    assert main(["export", "bundle", str(mixed), "-o", str(tmp_path / "a"), "--format", "volumes"]) == 0
+    assert "a bundle for volumes (as asked for)" in capsys.readouterr().out
+    old = write_super_model(tmp_path / "old")
+    assert main(["export", "bundle", str(old), "-o", str(tmp_path / "b")]) == 0
+    assert "a bundle for pictures (a guess" in capsys.readouterr().out
+
+
+def run_bundle(folder: Path, images: Path, masks: Path) -> subprocess.CompletedProcess:
+    """`monai.bundle run` in a process that cannot see this package."""
     for package in ("fire", "ignite"):
         pytest.importorskip(package, reason=f"{package} is missing: pip install 'fedsm[bundle]'")
+    command = [
+        sys.executable, "-m", "monai.bundle", "run", "--config_file", "configs/inference.json", "--meta_file",
+        "configs/metadata.json", "--bundle_root", ".", "--dataset_dir", str(images), "--output_dir", str(masks),
+    ]  # fmt: skip
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.slow
+def test_a_bundle_without_input_fails(tmp_path):
+    """It used to end with exit code 0 and no mask."""
+    path = write_super_model(tmp_path, files="volumes")
+    assert main(["export", "bundle", str(path), "-o", str(tmp_path / "bundle")]) == 0
+    (tmp_path / "in").mkdir()
+    Image.new("RGB", (40, 28)).save(tmp_path / "in/a.png")
+    done = run_bundle(tmp_path / "bundle", tmp_path / "in", tmp_path / "out")
+    assert done.returncode != 0 and "holds no file that ends with .nii or .nii.gz" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["pictures", "volumes", "percentiles"])
+def test_bundle_runs_without_us(tmp_path, kind):
+    """`monai.bundle run` gives the masks of `fedsm predict`; `percentiles`: pictures of a task that scales so."""
     import nibabel
 
     from fedsm.data.readers import read
 
     volumes = kind == "volumes"
-    path = write_super_model(tmp_path, task="prostate" if volumes else "retinal", overrides=["task.selector_net={}"])
+    overrides = ["task.selector_net={}", *(["task.intensity=percentiles"] if kind == "percentiles" else [])]
+    task, files = ("prostate", "volumes") if volumes else ("retinal", "pictures")
+    path = write_super_model(tmp_path, task=task, files=files, overrides=overrides)
     (tmp_path / "in").mkdir()
     rng = np.random.default_rng(0)
     if volumes:
@@ -100,13 +145,7 @@ def test_bundle_runs_without_us(tmp_path, kind):
         Image.fromarray(rng.integers(0, 256, (50, 50), np.uint8)).save(tmp_path / "in/grey.png")
     assert main(["export", "bundle", str(path), "-o", str(tmp_path / "bundle")]) == 0
     assert main(["predict", str(path), str(tmp_path / "in"), "-o", str(tmp_path / "ours")]) == 0
-    command = [
-        sys.executable, "-m", "monai.bundle", "run", "--config_file", "configs/inference.json", "--meta_file",
-        "configs/metadata.json", "--bundle_root", ".", "--dataset_dir", str(tmp_path / "in"), "--output_dir",
-        str(tmp_path / "theirs"),
-    ]  # fmt: skip
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    done = subprocess.run(command, cwd=tmp_path / "bundle", env=environment, capture_output=True, text=True)
+    done = run_bundle(tmp_path / "bundle", tmp_path / "in", tmp_path / "theirs")
     assert done.returncode == 0, done.stderr
     for file in (tmp_path / "in").iterdir():
         ours, theirs = (read(Path(tmp_path, who, file.name), mask=True) for who in ("ours/masks", "theirs"))

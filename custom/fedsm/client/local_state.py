@@ -7,8 +7,6 @@ goes on from an earlier checkpoint finds the moments that belong to it.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from fedsm.core.errors import UserError
+from fedsm.core.files import replacing
 from fedsm.core.names import below, check_run_id
 from fedsm.core.rounds import rounds_to_keep
 from fedsm.core.tensors import Tensors
@@ -73,8 +72,6 @@ class LocalState:
         try:
             self._save(number, state)
         except (OSError, SafetensorError) as e:
-            with contextlib.suppress(OSError):
-                self._path(number).with_suffix(".partial").unlink(missing_ok=True)  # half a file is in the way
             message = "the site cannot write its state: its disk is full or read-only"
             raise UserError(
                 f"{self._path(number)} cannot be written ({one_line(e)}): make room, or set another state_dir in"
@@ -88,10 +85,8 @@ class LocalState:
     def _save(self, number: int, state: dict[str, Tensors]) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         flat = {f"{t}/{k}": v.contiguous() for t, tensors in state.items() for k, v in tensors.items()}
-        final = self._path(number)
-        partial = final.with_suffix(".partial")
-        save_file(flat or {"empty/empty": torch.zeros(0)}, partial)
-        os.replace(partial, final)
+        with replacing(self._path(number)) as partial:
+            save_file(flat or {"empty/empty": torch.zeros(0)}, partial)
         files = self._files()
         keep = rounds_to_keep(files, number, _KEEP)  # by count: a site may have missed rounds
         for other, path in files.items():

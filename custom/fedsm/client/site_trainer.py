@@ -18,6 +18,7 @@ from fedsm.core.tensors import Batch, Tensors
 from fedsm.data.augment import augment_batch
 from fedsm.data.cache import SiteCache
 from fedsm.data.dataset import load_site, seeded_order
+from fedsm.data.readers import file_kind
 from fedsm.evaluation.candidates import evaluate_candidates
 from fedsm.selectors.private_sums import PrivateSums
 from fedsm.tracks import client_tracks
@@ -186,8 +187,10 @@ class SiteTrainer:
         self._state_round = number
 
     def evaluate(self, candidates: dict[str, Tensors]) -> dict:
-        """Scores every candidate and Algorithm 2 on the validation and the test part; numbers only."""
-        return {
+        """Scores every candidate and Algorithm 2 on the validation and the test part: numbers, and in `files` one word
+        that says what the site's images are."""
+        files = [file for part in self.parts.values() for file, _ in part.files]
+        return {"files": file_kind(files)} | {
             part: evaluate_candidates(
                 self.settings, self.sites, candidates, lambda part=part: self.batches(part), self.device
             )

@@ -3,6 +3,9 @@
 A fresh interpreter, never a fork: FLARE's process has threads, gRPC and perhaps CUDA, none of which survive one. It
 lives across tasks, with its data and CUDA context. When it dies the task is answered with the reason, and the next task
 starts a new one, which goes on from the site's state on disk.
+
+Written by hand: `multiprocessing` and its pools send pickles, import the parent's main module (FLARE's) again, and give
+up the whole pool when one process dies.
 """
 
 from __future__ import annotations

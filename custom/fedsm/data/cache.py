@@ -1,5 +1,8 @@
 """A site's images, decoded and resized once, in files that are mapped, not loaded.
 
+Written by hand: joblib and diskcache pickle or copy whole objects. Here an image is read from the page cache when it is
+used, so a site's images need not fit into memory, several processes share one copy, and no code is ever unpickled.
+
     <folder>/<key>/images.f32     (N, C, S, S) float32 in 0..1: all images of the site, in the files' order
                    labels.u8      (N, L, S, S) uint8
                    manifest.json  shapes, and how many rows each file has; a lock on it says that the entry is in use
@@ -32,7 +35,8 @@ import numpy as np
 import torch
 
 from fedsm.core.errors import UserError
-from fedsm.data.digests import PARTIAL, content_key
+from fedsm.core.files import SHARED_PARTIAL
+from fedsm.data.digests import content_key
 from fedsm.data.site_folder import Pair
 
 try:
@@ -112,25 +116,25 @@ def open_entry(
         return content_key(cache.folder / "digests.json", pairs, [_FORMAT, shaping], cache.workers)
 
     key = key_now()
-    place = cache.folder / key
+    entry_dir = cache.folder / key
     with _lock(cache.folder / "lock", site) as locked:
         if locked:
             _sweep(cache.folder)
         extra = _MANIFEST_BYTES + _COUNT_BYTES * len(pairs)
-        room = _make_room(cache, site, place, need + extra, locked) - extra
-        entry = _map(place)
+        room = _make_room(cache, site, entry_dir, need + extra, locked) - extra
+        entry = _map(entry_dir)
         if entry is None:
-            shutil.rmtree(place, ignore_errors=True)  # damaged
-            with _partial(place) as partial:
+            shutil.rmtree(entry_dir, ignore_errors=True)  # damaged
+            with _partial(entry_dir) as partial:
                 _build(partial, site, decode, room)
                 if key_now() != key:
                     where = pairs[0].image.parent.parent
                     raise UserError(f"files in {where} changed while they were read", site=site, remedy="start again")
-            entry = _map(place)
+            entry = _map(entry_dir)
             if entry is None:
-                raise OSError(f"{place} cannot be read back")
+                raise OSError(f"{entry_dir} cannot be read back")
         with contextlib.suppress(OSError):  # a read-only cache can be used as well
-            os.utime(place / _MANIFEST)
+            os.utime(entry_dir / _MANIFEST)
     return entry
 
 
@@ -164,18 +168,18 @@ def _try_lock(file: IO, shared: bool) -> bool:
     return True
 
 
-def _map(place: Path) -> Entry | None:
+def _map(entry_dir: Path) -> Entry | None:
     """Opens an entry; None if there is none, or none whose files have the sizes that its manifest says."""
     with contextlib.ExitStack() as stack:
         try:
-            manifest = stack.enter_context((place / _MANIFEST).open(encoding="utf-8"))
+            manifest = stack.enter_context((entry_dir / _MANIFEST).open(encoding="utf-8"))
             with contextlib.suppress(OSError):
                 _try_lock(manifest, shared=True)
             content = json.load(manifest)
             arrays = []
             for name, dtype in ((_IMAGES, np.float32), (_LABELS, np.uint8)):
                 # Read-only: a private map that may be written would count as memory, and could not be larger than it.
-                array = np.memmap(place / name, dtype, mode="r").reshape(sum(content["counts"]), *content[name])
+                array = np.memmap(entry_dir / name, dtype, mode="r").reshape(sum(content["counts"]), *content[name])
                 arrays.append(np.asarray(array))
         except (OSError, ValueError, KeyError, TypeError):
             return None
@@ -184,18 +188,18 @@ def _map(place: Path) -> Entry | None:
 
 
 @contextlib.contextmanager
-def _partial(place: Path) -> Iterator[Path]:
-    """A folder beside `place` that takes its place at the end, if all went well."""
-    partial = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=place.parent))
+def _partial(entry_dir: Path) -> Iterator[Path]:
+    """A folder beside `entry_dir` that takes its place at the end, if all went well."""
+    partial = Path(tempfile.mkdtemp(prefix=SHARED_PARTIAL, dir=entry_dir.parent))
     try:
         yield partial
         try:
-            os.rename(partial, place)
+            os.rename(partial, entry_dir)
         except OSError:
-            if _map(place) is None:
+            if _map(entry_dir) is None:
                 raise
             # No locks here, and another process was first: its entry is as good as ours.
-        _sync_folder(place.parent)
+        _sync_folder(entry_dir.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -250,38 +254,38 @@ def _sync_folder(folder: Path) -> None:
 
 def _sweep(folder: Path) -> None:
     """Removes what killed builds left; we hold the lock, so nobody is at work there."""
-    for left in folder.glob(f"{PARTIAL}*/"):
+    for left in folder.glob(f"{SHARED_PARTIAL}*/"):
         shutil.rmtree(left, ignore_errors=True)
 
 
-def _make_room(cache: SiteCache, site: str, place: Path, need: int, locked: bool) -> int:
-    """Drops the entries longest unused until the one at `place` fits; returns the bytes that it may take.
+def _make_room(cache: SiteCache, site: str, entry_dir: Path, need: int, locked: bool) -> int:
+    """Drops the entries longest unused until the one at `entry_dir` fits; returns the bytes that it may take.
 
     Raises:
         CacheFull: it does not fit, even if all unused entries were gone.
     """
     entries = [p for p in cache.folder.iterdir() if _KEY.fullmatch(p.name) and (p / _MANIFEST).is_file()]
     sizes = {p: sum(f.stat().st_size for f in p.iterdir()) for p in entries}
-    need = max(need, sizes.get(place, 0))
+    need = max(need, sizes.get(entry_dir, 0))
     used = {p: not locked or _is_used(p) for p in entries}
-    room = cache.budget - sum(sizes[p] for p in entries if used[p] and p != place)
+    room = cache.budget - sum(sizes[p] for p in entries if used[p] and p != entry_dir)
     if need > room:
-        if place in sizes and not used[place] and need > cache.budget:  # the budget was larger once
-            _drop(place, site)
+        if entry_dir in sizes and not used[entry_dir] and need > cache.budget:  # the budget was larger once
+            _drop(entry_dir, site)
         raise CacheFull(need)
-    total = sum(size for p, size in sizes.items() if p != place)
+    total = sum(size for p, size in sizes.items() if p != entry_dir)
     for other in sorted(entries, key=lambda p: (p / _MANIFEST).stat().st_mtime_ns):
-        if total + need > cache.budget and other != place and not used[other]:
+        if total + need > cache.budget and other != entry_dir and not used[other]:
             _drop(other, site)
             total -= sizes[other]
     return cache.budget - total
 
 
-def _drop(place: Path, site: str) -> None:
-    log.info("site %r: dropping the cache entry %s, longest unused", site, place)
-    shutil.rmtree(place, ignore_errors=True)
+def _drop(entry_dir: Path, site: str) -> None:
+    log.info("site %r: dropping the cache entry %s, longest unused", site, entry_dir)
+    shutil.rmtree(entry_dir, ignore_errors=True)
 
 
-def _is_used(place: Path) -> bool:
-    with (place / _MANIFEST).open() as manifest:
+def _is_used(entry_dir: Path) -> bool:
+    with (entry_dir / _MANIFEST).open() as manifest:
         return not _try_lock(manifest, shared=False)

@@ -1,7 +1,7 @@
-"""`fedsm data check`: all that is wrong or odd about sites' files, each with its remedy, before training costs time.
+"""`fedsm data check`: every problem of the sites' files with its remedy, before training costs time.
 
-Nothing in here stops at the first problem: whatever a file does becomes a note (kind -> files), and the notes of
-a site become its findings. The notes name files, so they stay at the site.
+Nothing here stops at the first problem: each problem of a file becomes a note (kind -> files), and the notes of a site
+become its findings. The notes name files, so they stay at the site.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from fedsm.core.settings import TaskSettings
 from fedsm.core.text import printable
 from fedsm.data.check_pair import Seen, find_pairs, look_at
 from fedsm.data.findings import Notes, SiteReport, name_of, percent, some
-from fedsm.data.patients import patients_of
-from fedsm.data.site_folder import site_folders
+from fedsm.data.patients import patient_rule, patients_of
+from fedsm.data.site_folder import site_folders, suggest_label
 from fedsm.data.site_rules import RESEARCH, SiteRules
 from fedsm.data.split import FILE_NAME, PARTS
 
 _MIN_PATIENTS, _FEW_PATIENTS = 3, 12
-_RARE, _COMMON = 0.0005, 0.9  # fractions of a label that are hardly ever meant
+_RARE, _COMMON = 0.0005, 0.9  # fractions of a label that are most likely a mistake
 _FAR_RATIO, _FAR_MEDIAN = 5, 0.5
 
 
@@ -69,19 +69,20 @@ def _check_splits(path: Path, patient_of: dict[str, str], notes: Notes) -> None:
 
 def _check_patients(
     folder: Path, site: str, stems: list[str], task: TaskSettings, rules: SiteRules, notes: Notes
-) -> dict[str, str]:
-    """The patient of each file; what is odd about them is noted."""
+) -> tuple[dict[str, str], str]:
+    """The patient of each file, and how many there are by which rule; what is odd about them is noted."""
     try:
-        patient_of = dict(zip(stems, patients_of(folder, stems, rules.pattern(folder, task, site), site), strict=True))
+        pattern = rules.pattern(folder, task, site)
+        patient_of = dict(zip(stems, patients_of(folder, stems, pattern, site), strict=True))
     except UserError as e:
         notes["patients"].append(printable(f"{e.what}; {e.remedy}" if e.remedy else e.what))
-        return {stem: stem for stem in stems}
+        return {stem: stem for stem in stems}, ""
     count = len(set(patient_of.values()))
     if count < _MIN_PATIENTS:
         notes["too few"].append(str(count))
     elif count < _FEW_PATIENTS:
         notes["few"].append(str(count))
-    return patient_of
+    return patient_of, f"{count} patient{'s' * (count != 1)}, {patient_rule(folder, pattern)}"
 
 
 def _check_copies(seen: dict[str, Seen], notes: Notes) -> None:
@@ -143,11 +144,14 @@ def check_folder(
         if progress:
             progress(1)
     _check_copies(seen, notes)
-    patient_of = _check_patients(folder, site, [pair.stem for pair in pairs], task, rules, notes)
+    patient_of, patients = _check_patients(folder, site, [pair.stem for pair in pairs], task, rules, notes)
     _check_splits(folder / FILE_NAME, patient_of, notes)
     summary = _summarize(list(seen.values()), task, notes)
-    report = SiteReport(site, len(pairs), [], summary, {name: one.image for name, one in seen.items()})
-    report.add(notes)
+    hashes = {name: one.image for name, one in seen.items()}
+    report = SiteReport(site, len(pairs), [], summary, patients if pairs else "", hashes)
+    values = set().union(*(one.counts for one in seen.values()))
+    suggested = suggest_label(task, values)
+    report.add(notes, {"values": f"{suggested}, or correct the masks (never JPEG)"} if suggested else {})
     return report
 
 
@@ -158,7 +162,7 @@ def _is_site(folder: Path) -> bool:
 def check_root(
     root: Path, task: TaskSettings, progress: Callable[[int], None] | None = None, rules: SiteRules = RESEARCH
 ) -> list[SiteReport]:
-    """Checks all sites of a data root, and them against each other. A single site's folder will do as well.
+    """Checks all sites of a data root, and compares them with each other. A single site's folder works as well.
 
     A data root is research on one machine. A single folder is a hospital's own: there a task's patient_pattern does not
     run, and a task that needs one is noted.

@@ -1,4 +1,4 @@
-"""Looks at a site's files one by one: whatever a file does becomes a note (kind -> files), never an exception."""
+"""Checks a site's files one by one: every problem becomes a note (kind -> files), never an exception."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A picture of a site: some of its images with the outlines of their labels, to be looked at by a person."""
+"""A contact sheet of a site: some of its images with the outlines of their labels, for a person to look at."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedsm.data.intensity import scale_intensity
 from fedsm.data.site_folder import Pair
 
 TILE, CAPTION, GAP, HEADER, COLUMNS = 288, 24, 12, 64, 4  # pixels; TILE is the longer side of an image
-# Told apart by eyes that do not tell red from green, and rare in tissue, fundus and MR.
+# Colour-blind people can tell them apart, and they are rare in tissue, fundus and MR images.
 COLOURS = ((0, 255, 120), (255, 225, 0), (0, 190, 255), (255, 0, 200), (255, 140, 0), (190, 160, 255))
 _PAPER, _INK, _QUIET, _FRAME = (24, 26, 30), (236, 238, 242), (150, 156, 166), (48, 52, 60)
 _NOTED = (255, 176, 64)
@@ -28,10 +28,10 @@ _NOTED = (255, 176, 64)
 def write_contact_sheet(
     folder: Path, site: str, task: TaskSettings, out: Path, count: int = 12, noted: Sequence[str] = ()
 ) -> Path:
-    """Writes a PNG with up to `count` images of a site: half of them such that were noted, the others evenly chosen.
+    """Writes a PNG with up to `count` images of a site: half of them images with findings, the others evenly chosen.
 
     A volume shows the slice with the largest mask. Brightness is stretched to each image, so that dark ones can
-    be judged. A pair that cannot be used gets a tile that says why.
+    be seen. A pair that cannot be used gets a tile that says why.
 
     Args:
         folder: the site's folder, with `images/` and `masks/`.
@@ -59,13 +59,13 @@ def write_contact_sheet(
     width, height = max(2, columns) * (TILE + GAP) + GAP, HEADER + -(-len(rows) // columns) * tall
     sheet = Image.new("RGB", (width, height), _PAPER)
     draw = ImageDraw.Draw(sheet)
-    counts = f"{len(rows)} of {len(pairs)} images" + (", orange: named in the report" if marked else "")
+    counts = f"{len(rows)} of {len(pairs)} images of patients" + (", orange: with findings" if marked else "")
     _draw_title(draw, site, task, counts, width)
     small = font(14)
-    for place, (tile, caption) in enumerate(tiles):
-        x, y = GAP + place % columns * (TILE + GAP), HEADER + place // columns * tall
+    for number, (tile, caption) in enumerate(tiles):
+        x, y = GAP + number % columns * (TILE + GAP), HEADER + number // columns * tall
         sheet.paste(tile, (x + (TILE - tile.width) // 2, y))
-        ink = _NOTED if rows[place] in marked else _INK
+        ink = _NOTED if rows[number] in marked else _INK
         draw.text((x, y + tall - CAPTION - GAP + 4), _fit(draw, caption, small, TILE), ink, small)
     try:
         sheet.save(new_file(out), "PNG")

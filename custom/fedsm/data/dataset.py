@@ -1,4 +1,4 @@
-"""What training sees of a site: tensors of one size, in batches whose order a seed fixes."""
+"""A site's images for training: tensors of one size, in batches whose order is fixed by a seed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from fedsm.data.site_folder import Pair, list_pairs, read_pair
 from fedsm.data.site_rules import RESEARCH, SiteRules
 from fedsm.data.split import PARTS, derive_seed, split_site
 
-# Whoever changes how files become numbers need not think of the cache: the code is part of its keys.
+# The code is part of the cache's keys: a change of how files become numbers makes new entries.
 _CODE = (__file__, intensity.__file__, readers.__file__, site_folder.__file__)
 
 log = logging.getLogger(__name__)

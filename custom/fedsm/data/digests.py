@@ -1,25 +1,23 @@
-"""What a site's files hold, as one short key, without reading a file twice that did not change."""
+"""A short key of the content of a site's files; a file that did not change is not read again."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import json
-import os
 import stat
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from fedsm.core.files import write_text
 from fedsm.data.site_folder import Pair
 
-PARTIAL = ".partial-"  # how the name of what is not finished begins
 _GRAIN = 2.0  # seconds: the coarsest clock of a file system (FAT)
 
 
 def content_key(book: Path, pairs: list[Pair], shaping: list | dict, workers: int = 1) -> str:
-    """A digest of the files' names and content and of `shaping`, in their order: it gives the rows and channels theirs.
+    """A digest of the files' names and content and of `shaping`. Their order counts: it is that of rows and channels.
 
     Args:
         book: JSON file of what is known: a file whose size, times and inode are as written there is not read again.
@@ -42,7 +40,7 @@ def content_key(book: Path, pairs: list[Pair], shaping: list | dict, workers: in
     kept = {str(path.resolve()): line for path, line in zip(files, found, strict=True) if max(line[1:3]) < young}
     if kept != known:
         with contextlib.suppress(OSError):
-            _write_whole(book, kept)
+            write_text(book, json.dumps(kept), shared=True)
     content = [[path.name, line[0], line[-1]] for path, line in zip(files, found, strict=True)]
     return hashlib.sha256(json.dumps([shaping, content]).encode()).hexdigest()[:32]
 
@@ -57,9 +55,3 @@ def _digest(path: Path, known: list | None) -> list:
         return known
     with path.open("rb") as f:
         return [*stamp, hashlib.file_digest(f, "sha256").hexdigest()]
-
-
-def _write_whole(path: Path, content: dict) -> None:
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=PARTIAL, delete=False, encoding="utf-8") as f:
-        json.dump(content, f)
-    os.replace(f.name, path)

@@ -1,10 +1,12 @@
-"""What `fedsm data check` can find, in which words, with which remedy."""
+"""The findings of `fedsm data check`: their words, their remedies, and how they are shown."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from fedsm.core.text import printable
 from fedsm.data.readers import FORMATS
@@ -29,7 +31,8 @@ KINDS = {
     "colour": ("FAIL", "mask is a colour picture", "save the mask with one grey channel"),
     "values": ("FAIL", "mask values that the task does not know", "correct the mask (never JPEG) or the task's labels"),
     "all empty": ("FAIL", "all {} masks are empty", "find the right masks, or correct the task's labels"),
-    "range": ("FAIL", "intensities of no picture", "set the task's `intensity: percentiles`, or export it again"),
+    "range": ("FAIL", "intensities outside a picture's range",
+              "set `intensity: percentiles` in the task, or export again"),
     "conflict": ("FAIL", "one image with different masks", "keep one: in two parts it leaks from train to test"),
     "patients": ("FAIL", "patients cannot be told", "correct patients.csv or patient_pattern"),
     "too few": ("FAIL", "{} patients cannot be split", "add patients: train, validation and test need one each"),
@@ -40,17 +43,18 @@ KINDS = {
     "few": ("WARN", "only {} patients", "expect scores that depend on the split; add patients if you can"),
     "repeated": ("WARN", "one image under two names", "keep one: in two parts it leaks from train to test"),
     "elsewhere": ("WARN", "image that another site has too", "keep it at one site: it leaks from train to test"),
-    "empty": ("WARN", "empty mask", "fine when nothing is there to segment; else replace the mask"),
+    "empty": ("WARN", "empty mask", "expected where there is nothing to segment; otherwise replace the mask"),
     "balance": ("WARN", "label {} of the pixels", "look at the contact sheet: is this the right label?"),
     "constant": ("WARN", "image of one value", "replace it or remove it with its mask"),
     "8 bit": ("WARN", "8-bit data in a wider file: reads as black", "save as 8 bit, or stretch it to the file's range"),
     "dark": ("WARN", "image is nearly black", "look at the contact sheet: is it exported with the right range?"),
     "bright": ("WARN", "image is nearly white", "look at the contact sheet: is it exported with the right range?"),
-    "far": ("WARN", "intensities unlike the other sites': {}", "fine if the device differs so much; else export again"),
+    "far": ("WARN", "intensities unlike the other sites': {}",
+            "expected with a different scanner; otherwise check the export"),
     "format": ("WARN", "name and format differ", "nothing to do: the content decides; rename it to be clear"),
     "palette": ("WARN", "GIF mask with a palette of colours", "look at the contact sheet: GIF writers renumber labels"),
     "mixed": ("WARN", "volume and picture as a pair", "compare with the contact sheet: is the mask turned or flipped?"),
-    "passed over": ("WARN", "unsupported file, passed over", "convert it if it belongs to the data, else remove it"),
+    "passed over": ("WARN", "unsupported file, ignored", "convert it if it belongs to the data, otherwise remove it"),
     "one site": ("WARN", "the only site", "`fedsm run` needs a folder of at least 2 sites"),
 }  # fmt: skip
 
@@ -71,14 +75,16 @@ class SiteReport:
     """A site's findings, worst first.
 
     Attributes:
+        patients: how many there are, and how they are told apart; empty where they cannot be.
         hashes: image file -> hash of its pixels, to compare sites.
-        noted: what was noted, all of it: mostly a file's name, and what is wrong with it.
+        noted: everything that was noted: mostly a file's name and what is wrong with it.
     """
 
     site: str
     pairs: int
     findings: list[Finding]
     summary: dict
+    patients: str = ""
     hashes: dict[str, str] = field(default_factory=dict, repr=False)
     noted: list[str] = field(default_factory=list, repr=False)
 
@@ -87,14 +93,15 @@ class SiteReport:
         """PASS, WARN or FAIL: that of the worst finding."""
         return min((f.level for f in self.findings), default="PASS")  # "FAIL" < "WARN"
 
-    def add(self, notes: Notes) -> None:
-        """Turns notes to findings."""
+    def add(self, notes: Notes, remedies: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Turns notes into findings; `remedies`: kind -> a better remedy than the usual one."""
         for kind, (level, what, remedy) in KINDS.items():
             if entries := notes.get(kind):
                 self.noted += entries
                 if "{}" in what:
                     what, entries = what.format(some(entries)), []
                 count = f" ({len(entries)})" if len(entries) > 1 else ""
+                remedy = printable(remedies.get(kind, remedy))
                 self.findings.append(Finding(level, self.site, what + count, remedy, some(entries)))
         self.findings.sort(key=lambda finding: finding.level)
 
@@ -141,7 +148,7 @@ def refusal(reports: list[SiteReport], command: str) -> str | None:
 
 
 def warnings_of(reports: list[SiteReport]) -> list[str]:
-    """The WARNs, a line a site."""
+    """The WARNs, one line per site."""
     lines = []
     for report in reports:
         if found := [finding.what for finding in report.findings if finding.level == "WARN"]:
@@ -154,6 +161,8 @@ def format_reports(reports: list[SiteReport]) -> str:
     lines = []
     for report in reports:
         lines.append(f"{report.level} {printable(report.site)}: {contents(report)}")
+        if report.patients:
+            lines.append(f"  {printable(report.patients)}")
         for finding in report.findings:
             lines.append(f"  {finding.level} {finding.what}{': ' if finding.file else ''}{finding.file}")
             lines.append(f"       remedy: {finding.remedy}")

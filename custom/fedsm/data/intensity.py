@@ -8,7 +8,7 @@ from fedsm.core.errors import UserError
 
 
 class IntensityError(UserError):
-    """Pixels that the task's way of scaling has no sense for."""
+    """Pixels that cannot be scaled in the task's way."""
 
 
 def scale_intensity(image: np.ndarray, how: str) -> np.ndarray:
@@ -29,6 +29,7 @@ def scale_intensity(image: np.ndarray, how: str) -> np.ndarray:
         top = 1
     if smallest < 0 or largest > top:
         raise IntensityError(
-            f"intensities from {smallest:g} to {largest:g} are no picture's", remedy="use `intensity: percentiles`"
+            f"intensities from {smallest:g} to {largest:g} are not those of a picture",
+            remedy="use `intensity: percentiles`",
         )
     return (image / np.float32(top)).astype(np.float32, copy=False)

@@ -1,4 +1,4 @@
-"""Whose image a file is: from `patients.csv`, a pattern, or the file's own name."""
+"""The patient of each file: from `patients.csv`, a pattern, or the file's own name."""
 
 from __future__ import annotations
 
@@ -52,6 +52,13 @@ def patients_of(folder: Path, stems: list[str], pattern: str | None, site: str) 
             )
         found.append(patient)
     return found
+
+
+def patient_rule(folder: Path, pattern: str | None) -> str:
+    """How `patients_of` tells patients apart, in a few words."""
+    if (folder / FILE_NAME).is_file():
+        return f"listed in {FILE_NAME}"
+    return f"found by the pattern {pattern!r} in file names" if pattern is not None else "one per file"
 
 
 def _read(table: Path, site: str) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from pathlib import Path
 
 import nibabel
@@ -16,6 +17,7 @@ from fedsm.data.limits import load_volume, open_picture
 
 PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".ppm", ".pgm", ".pnm")
 VOLUMES = (".nii", ".nii.gz")
+FILE_KINDS = ("pictures", "volumes", "mixed")
 FORMATS = "PNG, JPEG, TIFF, BMP, GIF, PPM or NIfTI"
 
 
@@ -33,6 +35,12 @@ def stem(path: Path) -> str:
 def is_supported(path: Path) -> bool:
     """Whether the ending is one we read."""
     return suffix(path) in PICTURES + VOLUMES
+
+
+def file_kind(paths: Iterable[Path]) -> str:
+    """What a site's images are: `pictures`, `volumes` or `mixed`."""
+    kinds = {suffix(path) in VOLUMES for path in paths}
+    return "mixed" if len(kinds) > 1 else "volumes" if kinds == {True} else "pictures"
 
 
 def read(path: Path, site: str | None = None, mask: bool = False) -> np.ndarray:

@@ -1,6 +1,6 @@
 """A site's folder: `images/*` and `masks/*` with the same stem.
 
-Loading stops here at the first problem. All that is wrong with a folder, before anything costs time: `check.py`.
+Loading stops at the first problem; `check.py` lists all problems of a folder beforehand.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from fedsm.core.names import is_site_name
 from fedsm.core.natural_order import natural_key
 from fedsm.core.settings import TaskSettings
 from fedsm.data.readers import FORMATS, VOLUMES, grid_difference, is_supported, read, stem, suffix
+
+_CORRECT = "correct the mask or the task's labels"
 
 
 @dataclass(frozen=True)
@@ -154,9 +156,26 @@ def read_pair(pair: Pair, site: str, task: TaskSettings) -> tuple[np.ndarray, np
             f"holds the value {wrong[0]:g}, but task {task.name!r} knows {sorted(task.mask_values)}",
             site=site,
             file=pair.mask,
-            remedy="correct the mask or the task's labels",
+            remedy=suggest_label(task, set(np.unique(mask).tolist())) or _CORRECT,
         )
     return image, mask
+
+
+def suggest_label(task: TaskSettings, values: set[float]) -> str | None:
+    """What to write in the task where masks hold one unknown value and one label's own values are in none of them.
+
+    Many programs write 255 where the task says 1.
+
+    Args:
+        task: the task.
+        values: all values of the masks.
+    """
+    unknown = values - task.mask_values
+    unseen = [label for label, known in task.labels.items() if not values & set(known)]
+    if len(unknown) != 1 or len(unseen) != 1:
+        return None
+    value = unknown.pop()
+    return f"write `{unseen[0]}: [{value:g}]` under `labels` of the task if {value:g} is {unseen[0]}"
 
 
 def size_text(array: np.ndarray) -> str:

@@ -2,19 +2,19 @@
 
 The split is drawn once, written to `seed_<S>/splits.json` in the site's state folder and used again: an image that is
 added or removed later does not move the others from training to test. A `splits.json` in the site's own folder wins.
-Whose seed it is, the site's or the job's, the site decides: see `site_rules`.
+The site decides whether its own seed or the job's is used: see `site_rules`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 from pathlib import Path
 
 import numpy as np
 
 from fedsm.core.errors import UserError
+from fedsm.core.files import write_json
 
 PARTS = ("train", "validation", "test")
 FILE_NAME = "splits.json"
@@ -93,10 +93,7 @@ def split_site(
             share = derive_seed(seed, site, patient) % 4
             parts[part_of.setdefault(patient, PARTS[max(0, share - 1)])].append(stem)
     if write:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        partial = kept.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps(parts, indent=1), encoding="utf-8")  # ASCII: a name may be no text anywhere
-        os.replace(partial, kept)
+        write_json(kept, parts, shared=True)
     present = set(stems)
     return _indices({p: [s for s in parts[p] if s in present] for p in PARTS}, stems, patients, kept, site)
 

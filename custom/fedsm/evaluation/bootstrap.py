@@ -1,7 +1,8 @@
 """How far a mean may be off: the bootstrap, by patient.
 
 Patients are drawn with replacement, as many as there are, and all images of a drawn patient come with it: images of
-one patient are alike, and drawing them one by one would promise too much. The interval is from the 2.5th to the 97.5th
+one patient are alike, and drawing them one by one would give intervals that are too narrow. Written by hand:
+`scipy.stats.bootstrap` draws single values, not groups. The interval is from the 2.5th to the 97.5th
 percentile of the means of `DRAWS` such samples (Efron, 1979). Sites are drawn each for itself.
 """
 
@@ -59,7 +60,7 @@ def resample(values: np.ndarray, patients: list[str], seed: int, site: str) -> R
 def site_interval(site: Resampled, bounds: bool = True) -> dict:
     """`mean`, `low`, `high` and the standard `error` of one site's mean.
 
-    The last three are None where there is one patient only, or where no bounds shall be told.
+    The last three are None where there is one patient only, or where no bounds may be shown.
     """
     if not bounds or site.patients < 2:
         return {"mean": site.mean, "low": None, "high": None, "error": None}
@@ -79,7 +80,7 @@ def pooled(sites: list[Resampled]) -> dict:
 
 
 def from_errors(sites: list[dict], weights: list[float], most: float | None) -> dict:
-    """A weighted mean of sites' means, for whoever has their intervals and not their draws.
+    """A weighted mean of sites' means, for those who have the intervals and not the draws.
 
     error = sqrt(sum_k (w_k error_k)^2) / sum_k w_k, and the interval is that of a normal distribution, cut off where
     no value can be.

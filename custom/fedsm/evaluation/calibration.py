@@ -21,7 +21,7 @@ def reliability(confidence: np.ndarray, right: np.ndarray, bins: int = BINS) -> 
         bins: how many, of equal width.
 
     Returns:
-        `bins`: a row a bin with `low`, `high`, `images`, and where it holds any `confidence` and `accuracy`;
+        `bins`: one row per bin with `low`, `high`, `images`, and where it holds any `confidence` and `accuracy`;
         `ece`; `accuracy` and `confidence` over all images.
     """
     confidence, right = np.asarray(confidence, np.float64), np.asarray(right, bool)

@@ -1,4 +1,4 @@
-"""What a site says of the candidates: means and counts over its own images, nothing about a single one."""
+"""A site's evaluation of the candidates: means and counts over its own images, nothing about a single one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Candidates:
         device: where to compute.
 
     Raises:
-        UserError: a network that belongs to none of them; each would be one more question about the images.
+        UserError: a network that belongs to none of them: its scores would tell more about the images.
 
     Attributes:
         nets: model name -> U-Net.
@@ -64,7 +64,7 @@ def evaluate_candidates(
     batches: Callable[[], Iterable[Batch]],
     device: torch.device,
 ) -> dict:
-    """Scores every candidate, and what the selector makes of them, on one part of a site.
+    """Scores every candidate, and the selector's choice among them, on one part of a site.
 
     Args:
         settings: the job's settings.
@@ -76,8 +76,8 @@ def evaluate_candidates(
     Returns:
         images: how many;
         dice: model name -> label -> mean Dice;
-        gammas: a row a gamma, with `gamma`, `dice` (label -> mean), `selected` (model name -> images) and, where the
-        settings ask for it, `blend` (label -> mean), in the order of settings.gammas; one row with gamma None for a
+        gammas: one row per gamma, with `gamma`, `dice` (label -> mean), `selected` (model name -> images) and, where
+        the settings ask for it, `blend` (label -> mean), in the order of settings.gammas; one row with gamma None for a
         selector without a threshold; empty where there is no selector or a candidate is missing;
         argmax: model's site (`global` for the global model) -> images for which it was the selector's first choice.
     """
@@ -106,7 +106,7 @@ def evaluate_candidates(
 
 
 class _Selection:
-    """What the selector makes of the candidates, collected batch by batch."""
+    """The scores of the selector's choices, collected batch by batch."""
 
     def __init__(self, settings: JobSettings, selector, sites: list[str]):
         self._selector = selector
@@ -135,7 +135,7 @@ class _Selection:
                 self._blended[i].append(dice_per_image(mix(blend(yhat, gamma), logits) > 0.5, truth > 0))
 
     def rows(self, by_label: Callable[[torch.Tensor], dict[str, float]]) -> list[dict]:
-        """A row a gamma."""
+        """One row per gamma."""
         models = [GLOBAL, *map(personal, self._sites)]
         rows = []
         for i, gamma in enumerate(self._gammas):

@@ -88,7 +88,7 @@ def _averages(manifest: dict, reports: dict[str, dict], by_site: dict[str, dict]
 
 
 def _sweep(reports: dict[str, dict]) -> list[dict]:
-    """A row a gamma: mean Dice of Algorithm 2 at each site, over sites and over all images; who was selected."""
+    """One row per gamma: mean Dice of Algorithm 2 at each site, over sites and over all images; who was selected."""
     if not reports or not all(r["gammas"] for r in reports.values()):
         return []
     images, rows = sum(r["images"] for r in reports.values()), []

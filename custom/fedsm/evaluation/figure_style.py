@@ -1,13 +1,14 @@
-"""How figures look: colours that colour-blind eyes tell apart, one a site; SVG that follows the page's ink, and PNG."""
+"""The style of figures: colours for colour-blind eyes, one per site; SVG in the page's text colour, and PNG."""
 
 from __future__ import annotations
 
 import base64
-import html
 import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
+
+from markupsafe import Markup
 
 from fedsm.core.errors import UserError
 from fedsm.core.private_files import new_file
@@ -81,7 +82,7 @@ class Plates:
         self._folder = folder
         self.names: list[str] = []
 
-    def draw(self, figure, name: str, caption: str) -> str:
+    def draw(self, figure, name: str, caption: str) -> Markup:
         """A matplotlib figure: SVG inline."""
         matplotlib = load_matplotlib()
         picture = io.StringIO()
@@ -100,15 +101,15 @@ class Plates:
         svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
         # Ids are unique in a figure; several figures share a page.
         svg = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{self._id(name)}-", svg)
-        return self._figure(svg, caption)
+        return self._figure(Markup(svg), caption)
 
-    def picture(self, image, name: str, caption: str, alt: str) -> str:
+    def picture(self, image, name: str, caption: str, alt: str) -> Markup:
         """A PIL image: PNG inline."""
         data = io.BytesIO()
         image.save(data, "PNG", optimize=True)
         self._path(name).write_bytes(data.getvalue())
         source = f"data:image/png;base64,{base64.b64encode(data.getvalue()).decode()}"
-        tag = f'<img src="{source}" width="{image.width}" height="{image.height}" alt="{html.escape(alt)}">'
+        tag = Markup('<img src="{}" width="{}" height="{}" alt="{}">').format(source, image.width, image.height, alt)
         return self._figure(tag, caption)
 
     def _path(self, name: str) -> Path:
@@ -120,5 +121,5 @@ class Plates:
         return re.sub(r"[^A-Za-z0-9_]+", "-", name).strip("-")
 
     @staticmethod
-    def _figure(content: str, caption: str) -> str:
-        return f"<figure>{content}<figcaption>{html.escape(caption)}</figcaption></figure>"
+    def _figure(content: Markup, caption: str) -> Markup:
+        return Markup("<figure>{}<figcaption>{}</figcaption></figure>").format(content, caption)

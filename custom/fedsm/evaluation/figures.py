@@ -20,7 +20,7 @@ def tracks_of(run: Run) -> list[str]:
 
 
 def curves(run: Run, track: str, colours: dict[str, str], centralized: list[Run]):
-    """Validation score and training loss of a track: a line a site, the mean in ink, the centralized bound dashed."""
+    """Validation score and training loss of a track: one line per site, the mean black, centralized dashed."""
     figure, (above, below) = new_figure(height=4.8, rows=2)
     rows = run.history()
     rounds = [row["round"] for row in rows]
@@ -34,22 +34,27 @@ def curves(run: Run, track: str, colours: dict[str, str], centralized: list[Run]
         for other, dash in zip(centralized, DASHES[1:] * len(centralized), strict=False):
             points = [(row["round"], row["score"]["global"]) for row in other.history()]
             above.plot(*zip(*points, strict=True), color=INK, linestyle=dash, linewidth=1.2, label="centralized")
-    for axes in (above, below):
-        axes.xaxis.get_major_locator().set_params(integer=True)
+    _whole_rounds(above, below)
     above.set_ylabel(f"validation {score_names(run.settings)[track]}")
     below.set(xlabel="round", ylabel="training loss")
     add_legend(figure, above)
     return figure
 
 
+def _whole_rounds(*axes) -> None:
+    """Ticks of rounds are whole numbers, also where there are few of them."""
+    for one in axes:
+        one.xaxis.get_major_locator().set_params(integer=True)
+
+
 def gamma_sweep(rows: list[dict], chosen: float | None):
     """Dice of Algorithm 2 at every threshold, all images pooled; the line marks the one that validation chose."""
     figure, axes = new_figure()
-    places = range(len(rows))
+    points = range(len(rows))
     for key, colour, dash in (("validation", INK, "--"), ("test", "#0072B2", "-")):
         if all(key in row for row in rows):
-            axes.plot(places, [row[key] for row in rows], color=colour, linestyle=dash, marker="o", ms=4, label=key)
-    axes.set_xticks(places, [f"{row['gamma']:g}" for row in rows])
+            axes.plot(points, [row[key] for row in rows], color=colour, linestyle=dash, marker="o", ms=4, label=key)
+    axes.set_xticks(points, [f"{row['gamma']:g}" for row in rows])
     if chosen in [row["gamma"] for row in rows]:
         axes.axvline([row["gamma"] for row in rows].index(chosen), color="#D55E00", linewidth=1, label="chosen")
     axes.set(xlabel="gamma (0: never the global model, 1: always)", ylabel="Dice")
@@ -80,7 +85,7 @@ def heat_map(rows: dict[str, dict[str, float]], ylabel: str, xlabel: str, digits
 
 
 def reliability_diagram(found: dict):
-    """Accuracy against confidence, a bar a bin; below how many images each holds."""
+    """Accuracy against confidence, one bar per bin; below it the images of each bin."""
     figure, (above, below) = new_figure(height=4.2, rows=2)
     bins = found["bins"]
     centres, width = [(b["low"] + b["high"]) / 2 for b in bins], 0.9 / len(bins)
@@ -96,14 +101,14 @@ def reliability_diagram(found: dict):
     return figure
 
 
-def scatter(points: dict[str, np.ndarray], tested: dict[str, np.ndarray], colours: dict[str, str]):
-    """The t-SNE map: a colour and a marker a site; test images filled, the others hollow."""
+def scatter(maps: dict[str, np.ndarray], tested: dict[str, np.ndarray], colours: dict[str, str]):
+    """The t-SNE map: one colour and marker per site; test images filled, the others hollow."""
     figure, axes = new_figure(height=4.0)
-    for i, (site, places) in enumerate(points.items()):
+    for i, (site, points) in enumerate(maps.items()):
         marker, held = MARKERS[i % len(MARKERS)], tested[site]
         look = {"marker": marker, "s": 22, "edgecolors": colours[site], "linewidths": 1}
-        axes.scatter(*places[~held].T, facecolors="none", **look)
-        axes.scatter(*places[held].T, facecolors=colours[site], label=site, **look)
+        axes.scatter(*points[~held].T, facecolors="none", **look)
+        axes.scatter(*points[held].T, facecolors=colours[site], label=site, **look)
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set_visible(False)
     add_legend(figure, axes)
@@ -111,7 +116,7 @@ def scatter(points: dict[str, np.ndarray], tested: dict[str, np.ndarray], colour
 
 
 def surface(losses: dict[tuple[str, str], tuple[list[float], np.ndarray]], colour: str, runs: list[str]):
-    """Mean loss over the directions, and the band from the lowest to the highest: a line a run and model.
+    """Mean loss over the directions, and the band from the lowest to the highest: one line per run and model.
 
     Args:
         losses: (run, model) -> steps, and (directions, steps) losses.
@@ -142,20 +147,21 @@ def costs(run: Run):
         ("down_bytes", "to all sites", "#0072B2", "-"),
         ("up_bytes", "back", "#D55E00", "--"),
     ):
-        total = bytes_a_round(run, key)
+        total = bytes_per_round(run, key)
         below.plot(range(1, len(total) + 1), [n / 1e6 for n in total], color=colour, linestyle=dash, label=label)
     below.set(xlabel="round", ylabel="MB", ylim=(0, None))
+    _whole_rounds(above, below)
     add_legend(figure, above, below)
     return figure
 
 
-def bytes_a_round(run: Run, key: str) -> list[int]:
+def bytes_per_round(run: Run, key: str) -> list[int]:
     """Bytes of all sites together, each round."""
     return [sum(sent) for sent in zip(*run.results["wire"][key].values(), strict=True)]
 
 
 def attendance(run: Run):
-    """Who answered in which round."""
+    """The sites that answered in each round."""
     rows = run.history()
     figure, axes = new_figure(height=1.2 + 0.3 * len(run.sites))
     for i, site in enumerate(run.sites):
@@ -164,5 +170,6 @@ def attendance(run: Run):
             axes.scatter(rounds, [i] * len(rounds), color=colour, marker=marker, s=26, label=None if i else key)
     axes.set_yticks(range(len(run.sites)), run.sites)
     axes.set(xlabel="round", ylim=(len(run.sites) - 0.5, -0.5))
+    _whole_rounds(axes)
     add_legend(figure, axes)
     return figure

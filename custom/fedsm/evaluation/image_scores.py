@@ -1,4 +1,4 @@
-"""What every candidate makes of every image of a site: the raw material of `fedsm evaluate` and the report."""
+"""The scores of every candidate on every image of a site, of which `fedsm evaluate` and the report are made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loss around a trained model, along random directions: how sharp is the place that training found?
+"""The loss around a trained model, along random directions: how sharp is the minimum that training found?
 
     L(a; d) = mean Dice loss of f(w + a d) over some images,  |d| = 1
 

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import io
-
-from fedsm.core.text import CsvTable, printable
+from fedsm.core.tables import csv_table, markdown_table
 from fedsm.evaluation.image_scores import SUPER
 from fedsm.evaluation.metrics import DICE, HD95, METRICS, TITLES
 from fedsm.evaluation.site_report import LEAST_PATIENTS, MEAN, OWN
-from fedsm.selectors.inference import GLOBAL
+from fedsm.evaluation.tables import ALL_IMAGES, CLIENT_AVG, accuracy_means
+from fedsm.selectors.inference import GLOBAL, personal
 
 ROWS = {SUPER: "super model", OWN: "personal, own site", GLOBAL: "global"}
-
-
-def markdown_table(rows: list[list[str]]) -> str:
-    """A Markdown table whose columns also line up as plain text; the first row is its head."""
-    rows = [[printable(cell).replace("|", "\\|") for cell in row] for row in rows]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-
-    def line(cells: list[str]) -> str:
-        padded = [c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True))]
-        return f"| {' | '.join(padded)} |"
-
-    rule = [("-" * w) if i == 0 else "-" * (w - 1) + ":" for i, w in enumerate(widths)]
-    return "\n".join([line(rows[0]), line(rule), *map(line, rows[1:])])
 
 
 def interval_text(value: dict, metric: str) -> str:
@@ -34,17 +20,34 @@ def interval_text(value: dict, metric: str) -> str:
 
 
 def score_table(evaluation: dict, metric: str, label: str = MEAN) -> str:
-    """Super model, own models and global model: a column a site, then the two averages."""
+    """Super model, own models and global model: one column per site, then the two averages."""
     sites = list(evaluation["images"])
-    unit = _unit(evaluation) if metric == HD95 else ""
-    rows = [[f"{TITLES[metric]}{unit}", *sites, "client avg", "global"]]
+    rows = []
     for key, title in ROWS.items():
         if by_site := evaluation["models"].get(key):
             cells = [interval_text(by_site[s][metric][label], metric) if s in by_site else "-" for s in sites]
             average = evaluation["averages"][key][metric][label]
             cells += [interval_text(average[k], metric) for k in ("client_avg", "global")]
             rows.append([title, *cells])
-    return markdown_table(rows)
+    unit = unit_text(evaluation) if metric == HD95 else ""
+    return markdown_table([f"{TITLES[metric]}{unit}", *sites, CLIENT_AVG, ALL_IMAGES], rows)
+
+
+def selector_text(evaluation: dict) -> str:
+    """The selector's accuracy, over sites and over all images, and how well it is calibrated; empty without one."""
+    found = evaluation["reliability"]
+    if not found:
+        return ""
+    shares, images = {}, {}
+    for site, counts in evaluation["confusion"].items():
+        if personal(site) in counts:
+            images[site] = sum(counts.values())
+            shares[site] = counts[personal(site)] / images[site]
+    mean, pooled = accuracy_means(shares, images)
+    return (
+        f"accuracy {mean:.3f} ({CLIENT_AVG}: mean over sites) and {pooled:.3f} ({ALL_IMAGES}),"
+        f" calibration error (ECE) {found['ece']:.3f}"
+    )
 
 
 def evaluation_markdown(evaluation: dict) -> str:
@@ -71,35 +74,34 @@ def evaluation_markdown(evaluation: dict) -> str:
         for label in evaluation["labels"]:
             text += [f"## {label}", *(score_table(evaluation, metric, label) for metric in METRICS)]
     candidates = [m for m in evaluation["models"] if m not in (SUPER, OWN)]
-    matrix = [["Dice", *sites]]
-    matrix += [[m, *(f"{evaluation['models'][m][s][DICE][MEAN]['mean']:.3f}" for s in sites)] for m in candidates]
-    text += ["## Every model on every site", markdown_table(matrix)]
+    matrix = [[m, *(f"{evaluation['models'][m][s][DICE][MEAN]['mean']:.3f}" for s in sites)] for m in candidates]
+    text += ["## Every model on every site", markdown_table(["Dice", *sites], matrix)]
     if evaluation["gammas"]:
-        sweep = [["gamma", *sites, "client avg", "global", "sent to the global model"]]
+        sweep = []
         for row in evaluation["gammas"]:
             values = [*(row["per_site"][s] for s in sites), row["client_avg"], row["global"]]
             sweep.append([f"{row['gamma']:g}", *(f"{v:.3f}" for v in values), str(row["selected"][GLOBAL])])
-        text += ["## Dice at every gamma", markdown_table(sweep)]
+        head = ["gamma", *sites, CLIENT_AVG, ALL_IMAGES, "sent to the global model"]
+        text += ["## Dice at every gamma", markdown_table(head, sweep)]
     for key, title in (("selected", "Models that were used"), ("confusion", "The selector's first choice")):
         if evaluation[key]:
             columns = list(next(iter(evaluation[key].values())))
             counts = [[s, *(str(row[c]) for c in columns)] for s, row in evaluation[key].items()]
-            text += [f"## {title}, images", markdown_table([["images of", *columns], *counts])]
+            text += [f"## {title}, images", markdown_table(["images of", *columns], counts)]
     if found := evaluation["reliability"]:
-        rows = [["confidence", "images", "mean confidence", "accuracy"]]
+        rows = []
         for b in found["bins"]:
             seen = [f"{b['confidence']:.3f}", f"{b['accuracy']:.3f}"] if b["images"] else ["-", "-"]
             rows.append([f"{b['low']:.1f}-{b['high']:.1f}", str(b["images"]), *seen])
-        title = f"## Calibration of the selector: accuracy {found['accuracy']:.3f}, ECE {found['ece']:.3f}"
-        text += [title, markdown_table(rows)]
+        table = markdown_table(["confidence", "images", "mean confidence", "accuracy"], rows)
+        text += ["## Calibration of the selector", f"Selector: {selector_text(evaluation)}.", table]
     return "\n\n".join(text) + "\n"
 
 
 def evaluation_csv(evaluation: dict) -> str:
-    """A row a model, site, metric and label."""
-    out = io.StringIO()
-    table = CsvTable(out)
-    table.write(["model", "site", "metric", "label", "mean", "low", "high", "images", "patients", "unit"])
+    """One row per model, site, metric and label."""
+    head = ["model", "site", "metric", "label", "mean", "low", "high", "images", "patients", "unit"]
+    rows: list[list] = []
     for model, by_site in evaluation["models"].items():
         for site, metrics in by_site.items():
             unit = evaluation["unit"][site]
@@ -107,9 +109,10 @@ def evaluation_csv(evaluation: dict) -> str:
                 for label, v in labels.items():
                     numbers = ["" if v[k] is None else f"{v[k]:.6f}" for k in ("mean", "low", "high")]
                     counts = [evaluation["images"][site], evaluation["patients"][site]]
-                    table.write([model, site, metric, label, *numbers, *counts, unit if metric == HD95 else ""])
-    return out.getvalue()
+                    rows.append([model, site, metric, label, *numbers, *counts, unit if metric == HD95 else ""])
+    return csv_table(head, rows)
 
 
-def _unit(evaluation: dict) -> str:
+def unit_text(evaluation: dict) -> str:
+    """The unit of distances, ` [mm]`; sites may differ."""
     return f" [{'/'.join(sorted(set(evaluation['unit'].values())))}]"

@@ -4,7 +4,7 @@ What an empty mask counts, P being the prediction and T the truth:
 
                     Dice   IoU   HD95
     P and T empty     1      1   0
-    one of them       0      0   the image's diagonal, the largest distance that there is
+    one of them       0      0   the image's diagonal, the largest possible distance
 
 So a missed object is counted and no image is left out of a mean.
 """
@@ -43,7 +43,7 @@ def metrics_per_image(
     Args:
         prediction: (B, L, H, W) boolean.
         truth: (B, L, H, W) boolean.
-        spacing: from row to row and from column to column, in the unit that the distance shall have.
+        spacing: from row to row and from column to column, in the unit of the distance.
 
     Returns:
         metric -> (B, L) float tensor on the CPU.

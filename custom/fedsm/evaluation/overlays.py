@@ -32,7 +32,7 @@ def pick(values: torch.Tensor) -> dict[str, int]:
 
 
 def overlay(image: torch.Tensor, masks: torch.Tensor, size: int = TILE) -> Image.Image:
-    """An image with the outlines of (L, H, W) masks, a colour a label, enlarged to `size` pixels."""
+    """An image with the outlines of (L, H, W) masks, one colour per label, enlarged to `size` pixels."""
     pixels = (image.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy()
     picture = Image.fromarray(pixels if pixels.shape[-1] == 3 else pixels[..., 0]).convert("RGB")
     shown = np.array(picture.resize((size, size), Image.Resampling.BICUBIC))

@@ -1,14 +1,42 @@
-"""Puts the report together: what a run's folder tells, and what a study of weights and images adds."""
+"""The report: what a run's folder holds, and what a study of its weights and images adds."""
 
 from __future__ import annotations
+
+from markupsafe import Markup
 
 from fedsm.evaluation import figures as draw
 from fedsm.evaluation import report_tables as tables
 from fedsm.evaluation.figure_style import Plates, site_colours
+from fedsm.evaluation.markdown import selector_text
 from fedsm.evaluation.overlays import overlay_sheet
-from fedsm.evaluation.page import Section, absent, figures, heading, page, paragraph
+from fedsm.evaluation.page import Section, absent, figures, glossary, page, paragraph
 from fedsm.evaluation.runs import Run
 from fedsm.evaluation.study import Study
+
+_PATIENTS = "patient-images"  # how the names of files with images of patients begin
+_WORDS = {
+    "site": "A hospital, or a folder of images that plays one. Its images stay there.",
+    "round": "Every site trains the models on its own images once; the server makes the next models of the results.",
+    "track": "One network and the way it is trained, at the sites and on the server. FedSM has three: global, personal"
+    " and selector.",
+    "global": "The model that all sites train together; the server averages their results.",
+    "personal": "A site's own model.",
+    "SoftPull": "How the server makes the next personal models: each site's own, pulled towards those of the others.",
+    "lam": "How much of its own result a personal model keeps in SoftPull. 1: everything, so sites do not learn from"
+    " each other; 1 / number of sites: plain averaging.",
+    "selector": "Decides which model segments an image: it says how likely the image is to come from each site.",
+    "gamma": "How sure the selector must be. If its largest probability is above gamma, that site's personal model"
+    " segments the image, else the global one. Chosen on the validation images.",
+    "super model": "Global model, personal models and selector together: Algorithm 2 of Xu et al., CVPR 2022.",
+    "client average": "The mean over sites of each site's mean: every site counts the same (client avg).",
+    "all images": "The mean over all images of all sites: every image counts the same, so large sites count more.",
+    "Dice": "Overlap of prediction and truth, from 0 to 1, for each image and label at threshold 0.5. Two empty masks"
+    " count 1.",
+    "IoU": "Intersection over union: as Dice, but stricter.",
+    "HD95": "95 % Hausdorff distance: how far the outlines are apart, in pixels of the file or millimetres of a volume."
+    " Smaller is better. Two empty masks count 0; a missed or invented object counts the image's diagonal.",
+    "ECE": "Expected calibration error: how far the selector's confidence is from its accuracy. 0 is perfect.",
+}
 
 
 class Report:
@@ -32,12 +60,13 @@ class Report:
         tasks = ", ".join(dict.fromkeys(run.results["task"] for run in self._all))
         methods = ", ".join(dict.fromkeys(run.results["method"] for run in self._all))
         sections = [
-            self._summary(), self._training(), self._gamma(), self._selection(), self._selector(), self._map(),
-            self._surface(), self._overlays(), self._costs(), self._notes(),
+            self._notes(), self._summary(), self._training(), self._gamma(), self._selection(), self._selector(),
+            self._map(), self._surface(), self._overlays(), self._costs(),
         ]  # fmt: skip
         runs = "1 run" if len(self._all) == 1 else f"{len(self._all)} runs"
         subtitle = f"{runs}, {len(self._sites)} sites. Not a medical device: for research only."
-        return page(f"FedSM report: {methods} on {tasks}", subtitle, sections)
+        patients = any(study.overlays for study in self._studies.values())
+        return page(f"FedSM report: {methods} on {tasks}", subtitle, sections, patients)
 
     def _summary(self) -> Section:
         parts = [tables.settings_table(self._all), tables.dice_table(self._all, self._sites)]
@@ -51,9 +80,15 @@ class Report:
         return Section("Scores", parts)
 
     def _training(self) -> Section:
-        told = paragraph("Above the validation score of the model that a round made, below the loss of training it.")
+        told = paragraph("Top: validation score of the models after each round. Bottom: training loss.")
         drawn = [
-            self._draw(draw.curves(run, track, self._colours, self._centralized), "curves", run, track, caption=track)
+            self._draw(
+                draw.curves(run, track, self._colours, self._centralized),
+                "curves",
+                run,
+                track,
+                caption=f"track {track}",
+            )
             for run in self._runs
             for track in draw.tracks_of(run)
         ]
@@ -63,7 +98,10 @@ class Report:
         swept = [run for run in self._runs if run.results["gamma_sweep"]]
         drawn = [
             self._draw(
-                draw.gamma_sweep(run.results["gamma_sweep"], run.results["gamma"]), "gamma", run, caption="gamma"
+                draw.gamma_sweep(run.results["gamma_sweep"], run.results["gamma"]),
+                "gamma",
+                run,
+                caption="Dice at every gamma",
             )
             for run in swept
         ]
@@ -95,7 +133,7 @@ class Report:
                 items.append(self._draw(figure, "confusion", run, caption="confusion, test images"))
             if evaluation and evaluation["reliability"]:
                 found = evaluation["reliability"]
-                caption = f"reliability: accuracy {found['accuracy']:.3f}, ECE {found['ece']:.3f}"
+                caption = f"reliability: {selector_text(evaluation)}"
                 items.append(self._draw(draw.reliability_diagram(found), "reliability", run, caption=caption))
             else:
                 parts.append(absent(f"reliability of {run.name}: {self._studies[run.name].absent}"))
@@ -127,7 +165,7 @@ class Report:
             items.append(self._plates.draw(figure, f"surface_{site}_{part}", f"{site}, {part} images"))
         told = paragraph(
             "Dice loss along 10 random directions of unit length from the trained weights: mean and range. All models"
-            " are moved along the same directions. A flat valley forgives small differences between sites."
+            " are moved along the same directions. Where the curve is flat, small changes of the weights cost little."
         )
         return Section("Loss surface", [told, figures(items)] if items else [self._why("no weights")])
 
@@ -136,7 +174,9 @@ class Report:
         for run in self._all:
             for site, shown in self._studies[run.name].overlays.items():
                 sheet = overlay_sheet(shown, list(run.results["settings"]["task"]["labels"]))
-                items.append(self._plates.picture(sheet, f"overlays_{run.name}_{site}", self._caption(run, site), site))
+                items.append(
+                    self._plates.picture(sheet, f"{_PATIENTS}_{run.name}_{site}", self._caption(run, site), site)
+                )
         told = paragraph("The best, the median and the worst test image of each site. These are images of patients:"
                          " share this file as you would share them.")  # fmt: skip
         return Section("Overlays", [told, figures(items, wide=True)] if items else [self._why("no images")])
@@ -152,7 +192,7 @@ class Report:
             if failures := tables.failure_table(run):
                 parts += [
                     failures,
-                    figures([self._draw(draw.attendance(run), "attendance", run, caption="who answered")]),
+                    figures([self._draw(draw.attendance(run), "attendance", run, caption="sites that answered")]),
                 ]
         if len(parts) == 2:
             parts.append(paragraph("Every site answered in every round."))
@@ -160,21 +200,18 @@ class Report:
         return Section("Cost", parts)
 
     def _notes(self) -> Section:
-        words = [
-            "Dice: per image and label at threshold 0.5; an empty truth with an empty prediction counts 1. Client avg:"
-            " mean over sites of the site's mean. Global: mean over all images.",
-            "IoU as Dice. HD95: 95 % Hausdorff distance, in pixels of the file or millimetres of a volume; two empty"
-            " masks count 0, a missed or invented object the image's diagonal.",
-            "The super model is Algorithm 2 of Xu et al., CVPR 2022: the selector's first choice if it is surer than"
-            " gamma, else the global model.",
-        ]
-        return Section("How to read it", [heading("Words"), *map(paragraph, words)])
+        told = paragraph(
+            "Scores compares the models on test images that no model was trained on. Training shows how the models got"
+            " there; Gamma, Models and sites, Selector and Feature map show how the super model chooses a model for an"
+            " image. Cost says what a round took, and which sites were missing."
+        )
+        return Section("How to read it", [told, glossary(_WORDS)])
 
-    def _why(self, otherwise: str) -> str:
+    def _why(self, otherwise: str) -> Markup:
         reasons = [s.absent for s in self._studies.values() if s.absent]
         return absent(reasons[0] if reasons else otherwise)
 
-    def _draw(self, figure, kind: str, run: Run, *more: str, caption: str) -> str:
+    def _draw(self, figure, kind: str, run: Run, *more: str, caption: str) -> Markup:
         return self._plates.draw(figure, "_".join([kind, run.name, *more]), self._caption(run, caption))
 
     def _caption(self, run: Run, text: str) -> str:

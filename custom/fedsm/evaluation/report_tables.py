@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from statistics import median
 
-from fedsm.evaluation.figures import bytes_a_round
+from markupsafe import Markup
+
+from fedsm.core.tables import html_table
+from fedsm.evaluation.figures import bytes_per_round
 from fedsm.evaluation.image_scores import SUPER
-from fedsm.evaluation.markdown import ROWS, interval_text
+from fedsm.evaluation.markdown import ROWS, interval_text, unit_text
 from fedsm.evaluation.metrics import HD95, METRICS, TITLES
-from fedsm.evaluation.page import table
 from fedsm.evaluation.runs import Run
 from fedsm.evaluation.site_report import MEAN, OWN
-from fedsm.evaluation.tables import row_titles
+from fedsm.evaluation.tables import ALL_IMAGES, CLIENT_AVG, row_titles
 
 _DASH = "–"
 
@@ -21,7 +23,7 @@ def number(value: float | None, digits: int = 4) -> str:
     return _DASH if value is None else f"{value:.{digits}f}"
 
 
-def settings_table(runs: list[Run]) -> str:
+def settings_table(runs: list[Run]) -> Markup:
     """What each run was."""
     head = [
         "run",
@@ -44,11 +46,11 @@ def settings_table(runs: list[Run]) -> str:
         lam, gamma = (_DASH if v is None else f"{v:g}" for v in (r["lam"], r["gamma"]))
         rows.append([run.name, r["method"], tracks, lam, gamma, str(r["rounds"]), str(r["seed"]), f"{job['size']} px",
                      str(job["batch_size"]), f"{job['lr']:g}", " / ".join(map(str, counts))])  # fmt: skip
-    return table(head, rows, "the runs")
+    return html_table(head, rows, "the runs")
 
 
 def dice_rows(runs: list[Run], sites: list[str]) -> tuple[list[list[str]], set[tuple[int, int]]]:
-    """Rows of the Dice table and the (row, column) of the best of each column; a centralized run does not compete."""
+    """Rows of the Dice table and the (row, column) of the best of each column; a centralized run is left out."""
     rows, values = [], []
     for run in runs:
         for title, key in row_titles(run.results):
@@ -64,23 +66,23 @@ def dice_rows(runs: list[Run], sites: list[str]) -> tuple[list[list[str]], set[t
     return rows, bold
 
 
-def dice_table(runs: list[Run], sites: list[str]) -> str:
+def dice_table(runs: list[Run], sites: list[str]) -> Markup:
     """Test Dice, the best of each column in bold."""
     rows, bold = dice_rows(runs, sites)
-    note = "; centralized training, which no federation may have, does not compete" if any(
+    note = "; centralized training is not compared: it pools the images of all sites" if any(
         r.is_centralized for r in runs
     ) else ""  # fmt: skip
-    return table(
-        ["test Dice", *sites, "client avg", "global"], rows, f"mean Dice of test images, best in bold{note}", bold
+    return html_table(
+        ["test Dice", *sites, CLIENT_AVG, ALL_IMAGES], rows, f"mean Dice of test images, best in bold{note}", bold
     )
 
 
-def interval_table(name: str, evaluation: dict) -> str:
+def interval_table(name: str, evaluation: dict) -> Markup:
     """Every metric with its interval."""
     sites = list(evaluation["images"])
     rows = []
     for metric in METRICS:
-        unit = f" [{'/'.join(sorted(set(evaluation['unit'].values())))}]" if metric == HD95 else ""
+        unit = unit_text(evaluation) if metric == HD95 else ""
         labels = evaluation["labels"] if len(evaluation["labels"]) > 1 else []
         for label in [MEAN, *labels]:
             for key in (SUPER, OWN, "global"):
@@ -93,33 +95,33 @@ def interval_table(name: str, evaluation: dict) -> str:
                     rows.append([f"{TITLES[metric]}{unit}{of}: {ROWS[key]}", *cells])
     boot = evaluation["bootstrap"]
     caption = f"{name}: {boot['level']:.0%} intervals, bootstrap by patient, {boot['draws']} draws"
-    return table(["", *sites, "client avg", "global"], rows, caption)
+    return html_table(["", *sites, CLIENT_AVG, ALL_IMAGES], rows, caption)
 
 
-def cost_table(runs: list[Run]) -> str:
+def cost_table(runs: list[Run]) -> Markup:
     """Time and bytes."""
-    head = ["run", "rounds", "total", "median round", "down a round", "up a round", "all rounds", "answers missing"]
+    head = ["run", "rounds", "total", "median round", "down per round", "up per round", "all rounds", "answers missing"]
     rows = []
     for run in runs:
         seconds, history = run.results["seconds"], run.history()
-        down, up = (bytes_a_round(run, key) for key in ("down_bytes", "up_bytes"))
+        down, up = (bytes_per_round(run, key) for key in ("down_bytes", "up_bytes"))
         missing = sum(len(row["missing"]) for row in history)
         rows.append([
             run.name, str(len(history)), f"{seconds['total'] / 60:.1f} min", f"{median(seconds['round']):.1f} s",
             _mega(median(down)), _mega(median(up)), _mega(sum(down) + sum(up)), str(missing),
         ])  # fmt: skip
-    return table(head, rows, "cost; bytes of all sites together")
+    return html_table(head, rows, "cost; bytes of all sites together")
 
 
-def failure_table(run: Run) -> str:
-    """Who did not answer, when and why; empty where all did."""
+def failure_table(run: Run) -> Markup | None:
+    """The sites that did not answer, when and why; None where all did."""
     rows = [[str(row["round"]), site, why] for row in run.history() for site, why in row["missing"].items()]
     rows += [["evaluation", site, why] for site, why in run.results.get("missing_in_evaluation", {}).items()]
-    return table(["round", "site", "why"], rows, f"{run.name}: answers that did not come") if rows else ""
+    return html_table(["round", "site", "why"], rows, f"{run.name}: answers that did not arrive") if rows else None
 
 
-def conduct_table(run: Run) -> str:
-    """What was refused or taken with a warning, by site and reason; empty where nothing was."""
+def conduct_table(run: Run) -> Markup | None:
+    """Answers that were refused, or accepted with a warning, by site and reason; None where nothing was."""
     found: dict[tuple[str, str, str], list[dict]] = {}
     for kind in ("refused", "warned"):
         for entry in run.results.get(kind, []):
@@ -130,7 +132,7 @@ def conduct_table(run: Run) -> str:
     ]
     rows += [[site, "not listed", str(n), _DASH, _DASH] for site, n in run.results.get("uncounted", {}).items()]
     head = ["site", "what", "times", "rounds", "why (the first of them)"]
-    return table(head, rows, f"{run.name}: answers that were refused, or taken with a warning") if rows else ""
+    return html_table(head, rows, f"{run.name}: answers refused, or accepted with a warning") if rows else None
 
 
 def _without_numbers(reason: str) -> str:

@@ -1,4 +1,4 @@
-"""What the report reads of a run's folder, and under which name it shows the run."""
+"""Reads the folders of runs for the report, and gives each run a short name."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Run:
         return self.results["method"] == CENTRALIZED
 
     def history(self) -> list[dict]:
-        """A row a round; a centralized run's epochs in the same form, with a score and nothing else."""
+        """One row per round; a centralized run's epochs in the same form, with a score and nothing else."""
         rows = self.results["validation"]["history"]
         if self.is_centralized:
             return [{"round": i + 1, "score": {"global": score}} for i, score in enumerate(rows)]

@@ -56,8 +56,8 @@ def report_of(manifest: dict, site: str, scores: ImageScores, drawn: Draws, priv
         private: the report leaves the site: no intervals below `LEAST_PATIENTS`.
 
     Returns:
-        plain values: `images`, `patients`, `unit`; `models`: model -> metric -> label -> interval; `gammas`: a row a
-        gamma with `dice` and `selected`; `selected` and `confusion`: model -> images; `reliability` or None.
+        plain values: `images`, `patients`, `unit`; `models`: model -> metric -> label -> interval; `gammas`: one
+        row per gamma with `dice` and `selected`; `selected` and `confusion`: model -> images; `reliability` or None.
     """
     gamma, sites = manifest["gamma"], manifest["sites"]
     selects, patients = scores.yhat is not None, len(set(scores.patients))

@@ -27,12 +27,12 @@ CPU = torch.device("cpu")
 
 @dataclass
 class Study:
-    """A run's findings; what could not be had is empty, and `absent` says why.
+    """A run's findings; those that could not be made are empty, and `absent` says why.
 
     Attributes:
         evaluation: as in evaluation.json.
         overlays: site -> best, median and worst image.
-        points: site -> (n, 2) t-SNE places, and `tested`: site -> which of them are test images.
+        points: site -> (n, 2) t-SNE points, and `tested`: site -> which of them are test images.
         surfaces: (site, part) -> model -> (directions, steps) losses at `steps`.
         absent: why there are no figures that need images.
     """
@@ -88,7 +88,7 @@ def _slices(cases: SiteCases, rows: set[int]) -> dict[int, Batch]:
 
 @torch.no_grad()
 def feature_map(models: Candidates, parts: dict[str, list[SiteCases]], done) -> tuple[dict, dict]:
-    """The t-SNE map of the selector's features: site -> places, site -> which are test images.
+    """The t-SNE map of the selector's features: site -> points, site -> which are test images.
 
     Args:
         models: the networks.
@@ -99,14 +99,14 @@ def feature_map(models: Candidates, parts: dict[str, list[SiteCases]], done) -> 
     for site, files in parts.items():
         cases = [case for part in files for case in part]
         slices = [(case, i) for case in cases for i in range(len(case.images))]
-        for place in np.linspace(0, len(slices) - 1, min(MAP_IMAGES, len(slices))).round().astype(int):
-            case, i = slices[place]
+        for index in np.linspace(0, len(slices) - 1, min(MAP_IMAGES, len(slices))).round().astype(int):
+            case, i = slices[index]
             rows.append(models.selector.features(case.images[i : i + 1])[0].double().numpy())
             sites.append(site)
             tested.append(case.part == "test")
             done()
-    places, sites, tested = tsne(np.stack(rows)), np.array(sites), np.array(tested)
-    return {s: places[sites == s] for s in parts}, {s: tested[sites == s] for s in parts}
+    points, sites, tested = tsne(np.stack(rows)), np.array(sites), np.array(tested)
+    return {s: points[sites == s] for s in parts}, {s: tested[sites == s] for s in parts}
 
 
 def surface_steps(model: SuperModelFiles) -> list[float]:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from statistics import fmean
+
+from fedsm.core.tables import plain_table
+
+CLIENT_AVG, ALL_IMAGES = "client avg", "all images"  # the two means: over the sites' means, and over all images
+
 _NAMES = {
     "fedavg": "FedAvg", "fedprox": "FedProx", "scaffold": "SCAFFOLD", "centralized": "Centralized", "fedsm": "FedSM",
     "fedsm-extra": "FedSM-extra", "fedsm-ensemble": "ensemble",
@@ -9,9 +15,9 @@ _NAMES = {
 
 
 def dice_table(results: dict) -> str:
-    """The test Dice of the run: a row a model, a column a site, then client average, global and selector accuracy.
+    """The test Dice of the run: one row per model, one column per site, then the mean over sites and over all images.
 
-    The selector's accuracy at each site has a row of its own below.
+    The selector's accuracy is the last row, with the same two means.
 
     Args:
         results: the content of results.json.
@@ -20,27 +26,34 @@ def dice_table(results: dict) -> str:
     test = results["test"]
     # FedSM-extra and the ensemble, which have no gamma, do not learn to name an image's own site.
     accuracy = test.get("selector_accuracy") if results["gamma"] is not None else None
-    header = ["test Dice", *sites, "client avg", "global", *(["selector acc."] if accuracy else [])]
-    rows = [header]
+    rows = []
     for title, key in row_titles(results):
         if key in test:
             t = test[key]
-            dice = [*(t["per_site"][s] for s in sites), t["client_avg"], t["global"]]
-            chosen = [_number(accuracy["mean"]) if key == "super_model" else ""] if accuracy else []
-            rows.append([title, *map(_number, dice), *chosen])
+            rows.append([title, *map(_number, [*(t["per_site"][s] for s in sites), t["client_avg"], t["global"]])])
     if accuracy:
-        rows.append(["selector accuracy", *(_number(accuracy["per_site"][s]) for s in sites), "", "", ""])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
-    lines = []
-    for row in rows:
-        cells = [c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
-        lines.append("  ".join(cells).rstrip())
-    lines.insert(1, "-" * max(map(len, lines)))
+        images = {site: counts["test"] for site, counts in results["images"].items()}
+        means = accuracy_means(accuracy["per_site"], images)
+        rows.append(["selector accuracy", *map(_number, [*(accuracy["per_site"][s] for s in sites), *means])])
     gamma = "" if results["gamma"] is None else f"; gamma {results['gamma']:g} chosen on the validation images"
     title = (
         f"{results['method']} on {results['task']}, {results['rounds']} rounds, selector {results['selector']}{gamma}"
     )
-    return "\n".join([title, "", *lines])
+    return f"{title}\n\n{plain_table(['test Dice', *sites, CLIENT_AVG, ALL_IMAGES], rows)}"
+
+
+def accuracy_means(per_site: dict[str, float | None], images: dict[str, int]) -> tuple[float | None, float | None]:
+    """A selector's accuracy as the mean over sites, and as the share of all images; sites without a value are left out.
+
+    Args:
+        per_site: the accuracy at each site.
+        images: how many images each has.
+    """
+    known = {site: value for site, value in per_site.items() if value is not None}
+    if not known:
+        return None, None
+    right = sum(value * images[site] for site, value in known.items())
+    return fmean(known.values()), right / sum(images[site] for site in known)
 
 
 def row_titles(results: dict) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
 from fedsm.core.errors import UserError
+from fedsm.core.files import write_json
 from fedsm.core.names import check_run_id
 from fedsm.core.natural_order import natural_key
 from fedsm.core.plain_values import MOST_PLAIN_MESSAGE
@@ -27,7 +28,6 @@ from fedsm.flare.compat.tensors import enable_tensors
 from fedsm.flare.dispatch import Dispatcher
 from fedsm.flare.identity import sender_of, sender_problem
 from fedsm.flare.inbox import Inbox
-from fedsm.server.checkpoint import write_json
 from fedsm.server.incoming import sweep_incoming
 from fedsm.server.record import Progress
 from fedsm.server.report_check import report_problem

@@ -9,11 +9,12 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.signal import Signal
 
 from fedsm.core.errors import UserError
+from fedsm.core.files import write_json
 from fedsm.core.names import check_site_name
 from fedsm.core.private_files import keep_private
 from fedsm.flare.compat.site_events import guard_events
 from fedsm.flare.submitter import submitter_of
-from fedsm.server.checkpoint import Checkpoints, write_json
+from fedsm.server.checkpoint import Checkpoints
 from fedsm.server.checkpoint_dirs import checkpoints_of
 from fedsm.server.forget import Forgetting
 from fedsm.server.incoming import sweep_incoming

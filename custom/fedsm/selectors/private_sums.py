@@ -38,11 +38,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 
 from fedsm.core.errors import UserError
+from fedsm.core.files import write_bytes
 from fedsm.core.tensors import Tensors
 from fedsm.selectors.descriptor import image_range, image_scale
 from fedsm.selectors.gaussian import pack, unpack
 from fedsm.selectors.possible_sums import made_possible
-from fedsm.selectors.releases import locked, write_private
+from fedsm.selectors.releases import locked
 
 SENSITIVITY = 3 / math.sqrt(2)
 _KEY = re.compile(r"[0-9a-f]{32}")  # how the file of a release is named
@@ -154,7 +155,7 @@ class PrivateSums:
                 )
             sums = made_possible(self._release(rows, *image_scale(channels)), bounds)
             # Before it is sent: a site that dies in between must not draw again.
-            write_private(kept, save(sums, {"epsilon": repr(p.epsilon), "delta": repr(p.delta)}))
+            write_bytes(kept, save(sums, {"epsilon": repr(p.epsilon), "delta": repr(p.delta)}))
         log.info("site %r: new private sums for the server, epsilon %g of %g", self._site, spent + p.epsilon, p.total)
         return sums
 

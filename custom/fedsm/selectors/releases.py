@@ -21,7 +21,6 @@ import json
 import logging
 import os
 import secrets
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -30,6 +29,7 @@ from pathlib import Path
 import torch
 
 from fedsm.core.errors import UserError
+from fedsm.core.files import write_json
 from fedsm.core.tensors import Tensors
 from fedsm.selectors.gaussian import pack
 
@@ -132,7 +132,7 @@ class Releases:
                     "salt": salt,
                     "files": digests,
                 }
-                write_private(self._path, json.dumps(sent, indent=1).encode())  # before they are sent
+                write_json(self._path, sent)  # before they are sent
                 log.info("site %r: new sums for the server, %d of at most %d", self._site, len(sent), self._most)
         return exact_sums(rows)
 
@@ -238,16 +238,3 @@ def locked(path: Path, site: str) -> Iterator[None]:
                 remedy="set state_dir in fedsm_site.yaml to a disk whose files can be locked",
             ) from e
         yield
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Writes a file that only this user may read, whole or not at all, so that it outlives a power cut."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".partial-", delete=False) as file:  # mode 0600
-        try:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from fedsm.core.errors import UserError
+from fedsm.core.files import PARTIAL, replacing, write_json
 from fedsm.core.names import below
 from fedsm.core.plain_json import read_json
 from fedsm.core.rounds import rounds_to_keep
@@ -29,16 +29,6 @@ from fedsm.core.tensors import Tensors
 from fedsm.server.checkpoint_check import check_state
 
 FOLDER = "checkpoints"
-
-
-def write_json(path: Path, content: dict) -> None:
-    """Writes JSON in one rename: a reader sees the old file or the new one, never half of it."""
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w") as f:
-        json.dump(content, f, indent=1)
-        f.flush()
-        os.fsync(f.fileno())
-    os.replace(partial, path)
 
 
 class Checkpoints:
@@ -80,11 +70,8 @@ class Checkpoints:
 
     def save_weights(self, name: str, tensors: Tensors) -> None:
         """Writes one weight file, whole or not at all."""
-        partial = self._weights / (name + ".partial")
-        save_file({k: v.contiguous() for k, v in tensors.items()}, partial)
-        with partial.open("rb") as f:
-            os.fsync(f.fileno())  # or a machine without power would keep the JSON that names it, and not the file
-        os.replace(partial, self._weights / name)
+        with replacing(self._weights / name) as partial:
+            save_file({k: v.contiguous() for k, v in tensors.items()}, partial)
 
     @staticmethod
     def file_name(number: int, stem: str) -> str:
@@ -187,12 +174,11 @@ class Checkpoints:
         for name in names:
             source, target = other.path_of(name), self._weights / name
             if not target.exists():
-                partial = target.with_name(target.name + ".partial")
                 try:
-                    shutil.copyfile(source, partial)
+                    with replacing(target) as partial:
+                        shutil.copyfile(source, partial)
                 except OSError as e:
                     raise UserError(f"weights {source} cannot be copied: {e}; resume from another run") from e
-                os.replace(partial, target)
 
     def _manifests(self) -> list[Path]:
         return sorted(self.folder.glob("round_*.json"))
@@ -213,7 +199,7 @@ class Checkpoints:
             needed = set().union(*(named(json.loads(p.read_text())) for p in manifests))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return  # somebody may repair it, and needs its weights then
-        partial = self.folder.glob("*.partial")
+        partial = self.folder.glob(f"*{PARTIAL}")
         for path in [*partial, *(p for p in self._weights.glob("*") if p.name not in needed)]:
             path.unlink()
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from fedsm.core.files import write_json
 from fedsm.core.settings import JobSettings
 from fedsm.core.tensors import Tensors
 from fedsm.selectors.inference import GLOBAL
-from fedsm.server.checkpoint import Checkpoints, write_json
+from fedsm.server.checkpoint import Checkpoints
 from fedsm.server.memory import peak_bytes
 from fedsm.server.record import RunRecord
 from fedsm.super_model.artefact import save_super_model, versions
@@ -60,7 +61,7 @@ def write_super_model(
     """Writes `super_model/` to the run's folder."""
     notes = {model: {"round": b["round"], "validation_score": b["score"]} for model, b in record.best.items()}
     manifest = _common(job, record, summary) | {"labels": list(job.task.labels), "versions": versions()}
-    manifest |= {"images": record.images, "scores": summary["test"]}
+    manifest |= {"images": record.images, "files": summary["files"], "scores": summary["test"]}
     save_super_model(folder / "super_model", job, manifest, models, notes)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fedsm.core.files import write_text
 from fedsm.core.shares import trimmed_mean
 from fedsm.server.checkpoint import Checkpoints
 from fedsm.tracks.base import DELIVER, ServerTrack
@@ -171,9 +171,7 @@ class AcceptedLog:
         earlier = folder / self.NAME
         lines = earlier.read_text().splitlines() if earlier.is_file() else []
         kept = [line for line in lines if line.endswith("}") and json.loads(line)["round"] <= last]
-        partial = self._path.with_name(self.NAME + ".partial")
-        partial.write_text("".join(line + "\n" for line in kept))
-        os.replace(partial, self._path)
+        write_text(self._path, "".join(line + "\n" for line in kept))
 
     def add(self, number: int, weights: dict[str, float], norms: dict[str, dict[str, float]]) -> None:
         """Appends the updates of a round, site -> weight; called before its checkpoint is written."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fedsm.core.limits import is_fraction
 from fedsm.core.settings import JobSettings
 from fedsm.core.shares import trimmed_mean
+from fedsm.data.readers import FILE_KINDS
 from fedsm.selectors.inference import GLOBAL, THRESHOLD, personal
 from fedsm.tracks import selection_rule
 
@@ -24,8 +25,10 @@ def evaluation_problem(
     networks = [m for m in models if m != "selector"]
     selects = "selector" in models and not set(map(personal, sites)) - set(models)
     try:
-        if set(evaluation) != {"validation", "test"}:
+        if set(evaluation) != {"validation", "test", "files"}:
             return "evaluation is incomplete"
+        if evaluation["files"] not in FILE_KINDS:
+            return "evaluation does not say whether its images are pictures or volumes"
         for part in ("validation", "test"):
             result = evaluation[part]
             if result["images"] != images[part] or set(result["dice"]) != set(networks):
@@ -91,7 +94,8 @@ def summarize(evaluations: dict[str, dict], settings: JobSettings, sites: list[s
 
     Returns:
         `gamma`, `blend_gamma`, `gamma_sweep` (pooled validation and test Dice a gamma), `super_model_validation`
-        (pooled validation Dice of what the selector makes; None without one) and `test` as in the README's schema.
+        (pooled validation Dice of what the selector makes; None without one), `files` (what the images of all sites
+        are, see `file_kind`; None where that is not known) and `test` as in the README's schema.
     """
     gammas = _gammas(settings)
     gamma = choose_gamma(evaluations, gammas)
@@ -129,7 +133,9 @@ def summarize(evaluations: dict[str, dict], settings: JobSettings, sites: list[s
     if len(labels) > 1:
         test["labels"] = {label: _of_label(label, rows, tests, images, sites) for label in labels}
     validations = [e["validation"] for e in evaluations.values()]
+    files = {e.get("files") for e in evaluations.values()}
     return {
+        "files": files.pop() if len(files) == 1 else "mixed",
         "gamma": gamma,
         "blend_gamma": blend_gamma,
         "super_model_validation": _pooled(validations, gammas.index(gamma), "dice") if selected else None,

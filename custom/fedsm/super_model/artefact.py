@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from fedsm.core.errors import UserError
+from fedsm.core.files import replacing_folder
 from fedsm.core.limits import is_number, shown
 from fedsm.core.names import below, check_plain_names, check_run_id, check_site_names
 from fedsm.core.plain_json import read_json
@@ -54,20 +54,15 @@ def save_super_model(
         networks: model name -> tensors.
         notes: model name -> what else the manifest says of it (round, validation score).
     """
-    partial = folder.with_name(folder.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    entries = {}
-    for name, tensors in networks.items():
-        file = f"{name}.safetensors"
-        save_file({k: v.contiguous() for k, v in tensors.items()}, partial / file)
-        entries[name] = {"file": file, "sha256": _digest(partial / file)} | notes.get(name, {})
-    content = {"format": FORMAT, "settings": settings.to_dict()} | manifest | {"networks": entries}
-    (partial / MANIFEST).write_text(json.dumps(content, indent=1))
-    (partial / CARD).write_text(render_card(content), encoding="utf-8")
-    if folder.exists():
-        shutil.rmtree(folder)
-    os.replace(partial, folder)
+    with replacing_folder(folder) as partial:
+        entries = {}
+        for name, tensors in networks.items():
+            file = f"{name}.safetensors"
+            save_file({k: v.contiguous() for k, v in tensors.items()}, partial / file)
+            entries[name] = {"file": file, "sha256": _digest(partial / file)} | notes.get(name, {})
+        content = {"format": FORMAT, "settings": settings.to_dict()} | manifest | {"networks": entries}
+        (partial / MANIFEST).write_text(json.dumps(content, indent=1))
+        (partial / CARD).write_text(render_card(content), encoding="utf-8")
 
 
 def load_super_model(folder: Path) -> SuperModelFiles:

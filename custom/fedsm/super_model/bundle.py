@@ -9,8 +9,6 @@ BUNDLE/
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import warnings
 from importlib.metadata import version
 from pathlib import Path
@@ -18,6 +16,8 @@ from pathlib import Path
 import torch
 
 import fedsm
+from fedsm.core.errors import UserError
+from fedsm.core.files import replacing_folder
 from fedsm.data.readers import PICTURES, VOLUMES
 from fedsm.super_model.labels import mask_table
 from fedsm.super_model.model import SuperModel
@@ -34,7 +34,7 @@ A FedSM super model for the task `{task}`: {count} networks, trained at the site
         --bundle_root . --dataset_dir IMAGES --output_dir MASKS
 
 It needs MONAI, `fire` and `pytorch-ignite`. IMAGES holds {inputs}. Masks have the images' size and names and the mask
-values of training: {values}. The images are read by MONAI: {reading}.
+values of training: {values}. It fails where IMAGES holds no such file. The images are read by MONAI: {reading}.
 
 `models/model.ts` takes (batch, {channels}, x, y) images in 0..1 of any size, along the axes of MONAI's readers, and
 gives (batch, {n_labels}, x, y) probabilities.
@@ -54,19 +54,39 @@ def export_bundle(model: SuperModel, folder: Path, volumes: bool) -> None:
         folder: the bundle's folder, which must not exist.
         volumes: whether its inputs are NIfTI volumes; else pictures.
     """
-    partial = folder.with_name(folder.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    for part in ("configs", "models", "docs"):
-        (partial / part).mkdir(parents=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch.jit is deprecated; see `scripted`
-        module = torch.jit.script(AnySize(script_super_model(model), model.settings.size, volumes).eval())
-        torch.jit.save(module, str(partial / "models" / "model.ts"))
-    for name, content in (("metadata", _metadata(model, volumes)), ("inference", _inference(model, volumes))):
-        (partial / "configs" / f"{name}.json").write_text(json.dumps(content, indent=4) + "\n")
-    (partial / "docs" / "README.md").write_text(_readme(model, volumes), encoding="utf-8")
-    (partial / "LICENSE").write_text(_LICENSE, encoding="utf-8")
-    os.replace(partial, folder)
+    with replacing_folder(folder) as partial:
+        for part in ("configs", "models", "docs"):
+            (partial / part).mkdir()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch.jit is deprecated; see `scripted`
+            module = torch.jit.script(AnySize(script_super_model(model), model.settings.size, volumes).eval())
+            torch.jit.save(module, str(partial / "models" / "model.ts"))
+        for name, content in (("metadata", _metadata(model, volumes)), ("inference", _inference(model, volumes))):
+            (partial / "configs" / f"{name}.json").write_text(json.dumps(content, indent=4) + "\n")
+        (partial / "docs" / "README.md").write_text(_readme(model, volumes), encoding="utf-8")
+        (partial / "LICENSE").write_text(_LICENSE, encoding="utf-8")
+
+
+def bundle_format(model: SuperModel, asked: str | None = None) -> tuple[str, str]:
+    """What a bundle reads, `pictures` or `volumes`, and why.
+
+    Args:
+        model: the super model. Its manifest says what the training images were; one of an earlier version does not.
+        asked: what somebody wants; None: as in training.
+
+    Raises:
+        UserError: it was trained on both.
+    """
+    trained = model.manifest.get("files")
+    if asked:
+        return asked, "as asked for"
+    if trained in ("pictures", "volumes"):
+        return trained, "as in training"
+    if trained == "mixed":
+        raise UserError("the super model was trained on pictures and on volumes: say --format pictures or volumes")
+    guess = "volumes" if model.settings.task.intensity == "percentiles" else "pictures"
+    other = "pictures" if guess == "volumes" else "volumes"
+    return guess, f"a guess: the super model does not say what it was trained on; if wrong, use --format {other}"
 
 
 def _readme(model: SuperModel, volumes: bool) -> str:
@@ -139,12 +159,15 @@ def _inference(model: SuperModel, volumes: bool) -> dict:
     )  # fmt: skip
     widen = _each(f"lambda x: x if x.shape[0] == {task.channels} else x.expand({task.channels}, *x.shape[1:])", "image")
     return {
-        "imports": ["$import glob", "$import os"],
+        "imports": ["$import os", "$import sys"],
         "bundle_root": ".",
         "dataset_dir": "$@bundle_root + '/images'",
         "output_dir": "$@bundle_root + '/masks'",
         "extensions": list(VOLUMES if volumes else PICTURES),
-        "datalist": "$sorted(p for e in @extensions for p in glob.glob(os.path.join(@dataset_dir, '*' + e)))",
+        "found": "$sorted(n for n in os.listdir(@dataset_dir) if n.lower().endswith(tuple(@extensions)))",
+        # Without this, MONAI would end well and write nothing.
+        "datalist": "$[os.path.join(@dataset_dir, n) for n in @found]"
+        " or sys.exit('no input: ' + @dataset_dir + ' holds no file that ends with ' + ' or '.join(@extensions))",
         "device": "$torch.device('cuda:0' if torch.cuda.is_available() else 'cpu')",
         "mode": "RGB" if task.channels == 3 else "L",
         "table": f"$torch.tensor({table.tolist()})",

@@ -5,6 +5,8 @@ After Mitchell et al., "Model Cards for Model Reporting" (2019). It holds counts
 
 from __future__ import annotations
 
+from fedsm.core.tables import markdown_table
+
 CARD = "MODEL_CARD.md"
 
 _ROWS = {"super_model": "super model", "personal_own": "personal model of the site", "global": "global model"}
@@ -57,8 +59,8 @@ def render_card(manifest: dict, evaluation: dict | None = None) -> str:
         "seed": str(job["seed"]),
         "made with": versions,
     }
-    table = "\n".join(f"| {key} | {value} |" for key, value in settings.items())
-    parts = [title, what, f"## Settings\n\n| | |\n|---|---|\n{table}", _data(manifest), _scores(manifest, evaluation)]
+    table = markdown_table(["setting", "value"], list(settings.items()))
+    parts = [title, what, f"## Settings\n\n{table}", _data(manifest), _scores(manifest, evaluation)]
     return "\n\n".join([*parts, _USE.strip(), _LIMITS.strip()]) + "\n"
 
 
@@ -68,8 +70,8 @@ def _data(manifest: dict) -> str:
     head = f"## Data\n\n{where}; these are counts of images (slices of volumes).\n\n"
     if not images:
         return head + f"Sites: {', '.join(manifest['sites'])}. Their counts were not written down."
-    rows = [f"| {site} | {n['train']} | {n['validation']} | {n['test']} |" for site, n in images.items()]
-    return head + "| site | train | validation | test |\n|---|---:|---:|---:|\n" + "\n".join(rows)
+    rows = [[site, str(n["train"]), str(n["validation"]), str(n["test"])] for site, n in images.items()]
+    return head + markdown_table(["site", "train", "validation", "test"], rows)
 
 
 def _scores(manifest: dict, evaluation: dict | None) -> str:
@@ -79,32 +81,28 @@ def _scores(manifest: dict, evaluation: dict | None) -> str:
     known = [(title, scores[key]) for key, title in _ROWS.items() if key in scores]
     if not known:
         return "## Scores\n\nNone were measured."
-    lines = [
-        "## Scores\n\nMean Dice on each site's own test images, measured at the site. Intervals are not known:"
-        " `fedsm evaluate` gives them where the images are.\n",
-        f"| | {' | '.join(sites)} | client average |",
-        "|---|" + "---:|" * (len(sites) + 1),
+    rows = [
+        [title, *(_number(row["per_site"].get(s), 3) for s in sites), _number(row["client_avg"], 3)]
+        for title, row in known
     ]
-    for title, row in known:
-        cells = [_number(row["per_site"].get(s), 3) for s in sites]
-        lines.append(f"| {title} | {' | '.join(cells)} | {_number(row['client_avg'], 3)} |")
-    return "\n".join(lines)
+    return (
+        "## Scores\n\nMean Dice on each site's own test images, measured at the site. Intervals are not known:"
+        " `fedsm evaluate` gives them where the images are.\n\n"
+    ) + markdown_table(["model", *sites, "client average"], rows)
 
 
 def _with_intervals(evaluation: dict) -> str:
     sites, boot = list(evaluation["images"]), evaluation["bootstrap"]
-    lines = [
-        f"## Scores\n\nMean Dice on the {evaluation['part']} images, with {boot['level']:.0%} intervals (bootstrap by"
-        f" patient, {boot['draws']} draws).\n",
-        f"| | {' | '.join(sites)} | client average |",
-        "|---|" + "---:|" * (len(sites) + 1),
-    ]
+    rows = []
     for key, title in _ROWS.items():
         if by_site := evaluation["models"].get(key):
             values = [by_site[s]["dice"]["mean"] if s in by_site else None for s in sites]
             values.append(evaluation["averages"][key]["dice"]["mean"]["client_avg"])
-            lines.append(f"| {title} | {' | '.join(map(_interval, values))} |")
-    return "\n".join(lines)
+            rows.append([title, *map(_interval, values)])
+    return (
+        f"## Scores\n\nMean Dice on the {evaluation['part']} images, with {boot['level']:.0%} intervals (bootstrap by"
+        f" patient, {boot['draws']} draws).\n\n"
+    ) + markdown_table(["model", *sites, "client average"], rows)
 
 
 def _interval(value: dict | None) -> str:

@@ -3,7 +3,7 @@
 OUT/
   masks/...         as the images lie below their common folder, in their size and format (JPEG: PNG)
   overlays/...png   outlines in colour
-  predictions.csv   a row an image; a volume has a row a slice, from the feet to the head
+  predictions.csv   one row per image; a volume has one row per slice, from the feet to the head
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class Output:
 
     Attributes:
         folder: OUT.
-        places: file -> its mask and overlay below `masks/` and `overlays/`; see `inputs.place`.
+        paths: file -> its mask and overlay below `masks/` and `overlays/`; see `inputs.output_paths`.
         names: file -> what the table calls it.
         overlays: whether overlays are drawn.
     """
 
     folder: Path
-    places: dict[Path, tuple[Path, Path]]
+    paths: dict[Path, tuple[Path, Path]]
     names: dict[Path, str]
     overlays: bool = True
 
@@ -73,7 +73,7 @@ def predict_files(
         output: the files and where their results go.
         batch_size: images that the networks see at once.
         options: of `SuperModel.predict_batch`.
-        report: is told of each file that could not be predicted, in one line; the others go on.
+        report: called with one line for each file that could not be predicted; the others go on.
 
     Returns:
         images (slices) that were predicted, and files that were not.
@@ -82,7 +82,7 @@ def predict_files(
     with new_file(output.folder / TABLE).open("w", newline="", encoding="utf-8") as table:
         writer, head = CsvTable(table), columns(model.settings.task)
         writer.write(head)
-        bar = tqdm(total=len(output.places), desc="predicting", unit="file", disable=None)  # None: not in a log
+        bar = tqdm(total=len(output.paths), desc="predicting", unit="file", disable=None)  # None: not in a log
         with bar:
             for window in _windows(_read_all(model, output), batch_size):
                 scans = [scan for scan in window if isinstance(scan, Scan)]
@@ -121,7 +121,7 @@ def _read_all(model: SuperModel, output: Output) -> Iterator[Scan | UserError]:
     waiting: deque[Future] = deque()
     with ThreadPoolExecutor(_READERS) as pool:
         try:
-            for file in output.places:
+            for file in output.paths:
                 waiting.append(pool.submit(read, file))
                 if len(waiting) > _READERS:
                     yield waiting.popleft().result()
@@ -153,11 +153,11 @@ def _predict(
     pixels = torch.cat([scan.pixels for scan in scans])
     batch = BatchPrediction.cat([model.predict_batch(part, **options) for part in pixels.split(batch_size)])
     seconds = (time.perf_counter() - started) / len(pixels)
-    first = 0
+    offset = 0
     for scan in scans:
-        rows = slice(first, first + len(scan.pixels))
+        rows = slice(offset, offset + len(scan.pixels))
         yield scan, batch.rows(rows), scan.seconds + seconds * len(scan.pixels)
-        first = rows.stop
+        offset = rows.stop
 
 
 def _finish(
@@ -168,7 +168,7 @@ def _finish(
     task = model.settings.task
     predictions: list[Prediction] = model.finish(batch, scan.size)
     mask = np.stack([p.mask for p in predictions])
-    to_mask, to_overlay = output.places[scan.file]
+    to_mask, to_overlay = output.paths[scan.file]
     write_mask(output.folder / "masks" / to_mask, mask, scan.file)
     labels = decompose(mask, task)
     if scan.shown is not None:

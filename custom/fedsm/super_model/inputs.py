@@ -60,21 +60,21 @@ def _walk(folder: Path) -> list[Path]:
     return found
 
 
-def place(inputs: dict[Path, Path], dtype: np.dtype) -> dict[Path, tuple[Path, Path]]:
+def output_paths(inputs: dict[Path, Path], dtype: np.dtype) -> dict[Path, tuple[Path, Path]]:
     """Where mask and overlay of each file go, below the output's `masks/` and `overlays/`.
 
     Raises:
         UserError: two files whose masks or overlays would have one name.
     """
-    places: dict[Path, tuple[Path, Path]] = {}
+    paths: dict[Path, tuple[Path, Path]] = {}
     taken: dict[Path, Path] = {}
     for file, below in inputs.items():
         mask, overlay = below.with_name(mask_name(below, dtype)), below.with_name(stem(below) + ".png")
         if overlay in taken:  # its name has only the stem: masks of one name have one stem
             raise UserError(f"{file} and {taken[overlay]} have one name: predict them to two folders")
         taken[overlay] = file
-        places[file] = (mask, overlay)
-    return places
+        paths[file] = (mask, overlay)
+    return paths
 
 
 def check_output(out: Path, given: list[str], force: bool) -> None:

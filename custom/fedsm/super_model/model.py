@@ -107,7 +107,7 @@ class SuperModel:
 
     @cached_property
     def selector(self):
-        """What judges images, or None; see `build_inference_selector`."""
+        """The selector, or None; see `build_inference_selector`."""
         if self.rule is None:
             return None
         with self._fitting(SELECTOR):

@@ -7,7 +7,6 @@ weights of all of them. Needs the packages of the extra `export`.
 from __future__ import annotations
 
 import json
-import os
 import warnings
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 
 from fedsm.core.errors import UserError
+from fedsm.core.files import replacing
 from fedsm.super_model.model import SuperModel
 from fedsm.super_model.scripted import OUTPUTS, script_super_model
 
@@ -40,10 +40,8 @@ def export_onnx(model: SuperModel, path: Path) -> float:
         import onnxruntime  # noqa: F401
     except ImportError as e:
         raise UserError(f"ONNX needs the package {e.name!r}: pip install 'fedsm[export]'") from e
-    partial = path.with_name(path.name + ".partial")
-    path.parent.mkdir(parents=True, exist_ok=True)
     names = ("images", *OUTPUTS)
-    try:
+    with replacing(path) as partial:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the newer exporter has no branches on the data
             torch.onnx.export(
@@ -56,9 +54,6 @@ def export_onnx(model: SuperModel, path: Path) -> float:
         worst = _difference(model, partial)
         if not worst <= TOLERANCE:
             raise UserError(f"the ONNX file differs from the super model by {worst:.2g}: not written")
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
     return worst
 
 

@@ -17,7 +17,7 @@ _TILE = 384
 def preview(image: np.ndarray, volume: bool) -> np.ndarray:
     """What an overlay needs of an image (slices, H, W, C): grey or RGB uint8, no larger than it is shown.
 
-    Brightness is stretched, so that dark images can be judged.
+    Brightness is stretched, so that dark images can be seen.
     """
     if image.shape[-1] != 3:
         image = image[..., :1]
@@ -40,8 +40,8 @@ def draw_overlay(shown: np.ndarray, labels: np.ndarray) -> Image.Image:
     columns = min(_COLUMNS, len(tiles))
     height, width = tiles[0].shape[:2]
     sheet = np.zeros((-(-len(tiles) // columns) * height, columns * width, 3), np.uint8)
-    for place, tile in enumerate(tiles):
-        y, x = place // columns * height, place % columns * width
+    for number, tile in enumerate(tiles):
+        y, x = number // columns * height, number % columns * width
         sheet[y : y + height, x : x + width] = tile
     return Image.fromarray(sheet)
 

@@ -18,7 +18,7 @@ from fedsm.super_model.model import SuperModel
 OUTPUTS = ("probabilities", "choice", "yhat", "distance")
 
 
-class _Judge(nn.Module):
+class _Selecting(nn.Module):
     """Images to choices (B,), yhat (B, K or K + 1), distance (B,); to be traced: the selector becomes constants."""
 
     def __init__(self, model: SuperModel):
@@ -43,15 +43,15 @@ class ScriptedSuperModel(nn.Module):
         personal one of site k), yhat (B, K or K + 1), distance (B,), NaN where the selector knows none.
     """
 
-    def __init__(self, judge: nn.Module, nets: list[nn.Module], labels: int, mixture: bool):
+    def __init__(self, select: nn.Module, nets: list[nn.Module], labels: int, mixture: bool):
         super().__init__()
-        self.judge = judge
+        self.select = select
         self.nets = nn.ModuleList(nets)
         self.labels = labels
         self.mixture = mixture
 
     def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        choice, yhat, distance = self.judge(images)
+        choice, yhat, distance = self.select(images)
         output = torch.zeros(
             [images.shape[0], self.labels, images.shape[2], images.shape[3]], dtype=images.dtype, device=images.device
         )
@@ -108,7 +108,7 @@ def script_super_model(model: SuperModel) -> torch.jit.ScriptModule:
     with warnings.catch_warnings(), torch.no_grad():
         # Deprecated in favour of torch.export, which has no branch on the data that ONNX could hold.
         warnings.simplefilter("ignore")
-        judge = torch.jit.trace(_Judge(model), example, check_trace=False)
+        select = torch.jit.trace(_Selecting(model), example, check_trace=False)
         nets = [torch.jit.trace(model.net(name), example, check_trace=False) for name in names]
-        module = ScriptedSuperModel(judge, nets, len(task.labels), model.rule == MIXTURE)
+        module = ScriptedSuperModel(select, nets, len(task.labels), model.rule == MIXTURE)
         return torch.jit.script(module.eval())
