@@ -17,9 +17,9 @@ from pathlib import Path
 import psutil
 from tqdm import tqdm
 
-from app_fedsm.runs.progress import Tail, show
+from app_fedsm.runs.progress import WITHOUT_ROUNDS, Tail, show
 from app_fedsm.runs.run_folder import EARLIER, LOG, PROGRESS, RESULTS, RUN, alone, collect, server_folder
-from app_fedsm.runs.workspace import prepare_workspace
+from app_fedsm.runs.workspace import plain_path, prepare_workspace
 from fedsm.client.site_settings import CACHE_BUDGET
 from fedsm.data.cache import SiteCache
 from fedsm.data.check import check_with_bar
@@ -117,8 +117,9 @@ def simulate(
         prepare_workspace(workspace, root, len(sites), out / "site_state", cache)
         adapt(out / "job" / name, workspace)
         command = [sys.executable, "-m", "nvflare.cli", "simulator", str(out / "job" / name)]
-        command += ["-w", str(workspace), "-c", ",".join(sites), "-t", str(threads), "-l", "full"]
-        failure = _run_once(command, out, settings.rounds)
+        command += ["-c", ",".join(sites), "-t", str(threads), "-l", "full"]
+        with plain_path(workspace) as path:
+            failure = _run_once([*command, "-w", str(path)], out, settings.rounds)
         if failure != _LOST or attempt == RESTARTS:
             break
         print("the simulator lost one of its sites; starting again from the last checkpoint", file=sys.stderr)
@@ -183,7 +184,7 @@ def _watch(family: _Family, progress: Path, rounds: int, log: Path, beginning: i
     """Follows the server's progress until the process ends or cannot go on; returns why it failed, if it did."""
     events, lines = Tail(progress), Tail(log, beginning)
     failure, finished = None, False
-    with tqdm(total=rounds, unit="round", desc="starting") as bar:
+    with tqdm(total=rounds, unit="round", desc="starting FLARE", bar_format=WITHOUT_ROUNDS) as bar:
         while True:
             running = family.look()
             for line in events.read():
@@ -243,7 +244,12 @@ def _stop_orphans(workspace: Path) -> None:
     orphans: dict[int, psutil.Process] = {}
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
-        if str(workspace) in words and any(word.startswith("nvflare.") for word in words):
+        if any(word.startswith("nvflare.") for word in words) and any(_leads_to(word, workspace) for word in words):
             with contextlib.suppress(psutil.NoSuchProcess):
                 orphans |= {p.pid: p for p in [process, *process.children(recursive=True)]}
     _end(list(orphans.values()))
+
+
+def _leads_to(word: str, workspace: Path) -> bool:
+    """Whether a word of a command line is the workspace, or the link of `plain_path` to it."""
+    return word == str(workspace) or (Path(word).is_absolute() and os.path.realpath(word) == str(workspace))
