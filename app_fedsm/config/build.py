@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from app_fedsm.config.names import available
 from fedsm.core.errors import UserError
 from fedsm.core.settings import JobSettings
 from fedsm.selectors.inference import MIXTURE, THRESHOLD
@@ -40,16 +41,6 @@ class _Loader(yaml.SafeLoader):
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
 )
-
-
-def available(what: str) -> list[str]:
-    """Names of the `tasks` or `methods` that have a YAML file."""
-    return sorted(p.name.removesuffix(".yaml") for p in (resources.files("app_fedsm.config") / what).iterdir())
-
-
-def task_help() -> str:
-    """What `--task` takes."""
-    return f"what is segmented: {', '.join(available('tasks'))}, or a YAML file of your own"
 
 
 def _load(what: str, name: str) -> dict:

@@ -9,13 +9,13 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from app_fedsm.config.build import TRACK_OF, Unfit, available, build_settings, tracks_of, why_unfit
+from app_fedsm.config.build import TRACK_OF, Unfit, build_settings, tracks_of, why_unfit
+from app_fedsm.config.names import CENTRALIZED, available
 from fedsm.core.errors import UserError
 from fedsm.core.settings import JobSettings
 from fedsm.selectors.inference import THRESHOLD
 from fedsm.tracks import selection_rule
 
-CENTRALIZED = "centralized"
 SHOWS = {  # what a row shows -> the track it needs; the first that a method has is its best
     "super_model": "selector",
     "global": "global",

@@ -14,8 +14,8 @@ import threading
 import time
 from pathlib import Path
 
+from app_fedsm.config.names import CENTRALIZED
 from app_fedsm.experiments.grid import Run
-from app_fedsm.experiments.grid_rows import CENTRALIZED
 from fedsm.core.errors import UserError
 from fedsm.core.private_files import keep_private
 from fedsm.core.settings import JobSettings

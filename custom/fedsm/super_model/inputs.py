@@ -60,7 +60,7 @@ def _walk(folder: Path) -> list[Path]:
     return found
 
 
-def place(inputs: dict[Path, Path], dtype: np.dtype) -> dict[Path, tuple[Path, Path]]:
+def output_paths(inputs: dict[Path, Path], dtype: np.dtype) -> dict[Path, tuple[Path, Path]]:
     """Where mask and overlay of each file go, below the output's `masks/` and `overlays/`.
 
     Raises:
