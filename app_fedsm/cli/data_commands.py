@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app_fedsm.cli.parser import FILES
+from app_fedsm.cli.parser import complete_files
 from app_fedsm.config.names import task_help
 from fedsm.core.errors import UserError
 
@@ -132,8 +132,9 @@ def add_parsers(commands: argparse._SubParsersAction[Parser]) -> None:
         " folder with several sites the task's)",
     )
     sheets = check.add_mutually_exclusive_group()
-    sheets.add_argument(
+    sheets_out = sheets.add_argument(
         "--sheets", type=Path, metavar="DIR", help=f"where contact sheets go (default: {_SHEETS})"
-    ).complete = FILES
+    )
+    complete_files(sheets_out)
     sheets.add_argument("--no-sheets", action="store_true", help="write no contact sheets")
     check.set_defaults(do=_data_check)

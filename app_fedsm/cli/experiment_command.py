@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app_fedsm.cli.job_options import add_job_options
-from app_fedsm.cli.parser import FILES
+from app_fedsm.cli.parser import complete_files
 from app_fedsm.config.names import available
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
         " Options of jobs win over the file's `base`. The same command goes on after Ctrl-C.",
     )  # fmt: skip
     add = parser.add_argument
-    add("file", metavar="FILE", help=f"a YAML file, or one of {', '.join(available('experiments'))}").complete = FILES
+    complete_files(add("file", metavar="FILE", help=f"a YAML file, or one of {', '.join(available('experiments'))}"))
     add("--data", type=Path, metavar="ROOT", help="folder with one sub-folder a site")
     add("--out", type=Path, metavar="DIR", help="the experiment's folder (default: runs/<name>)")
     add("--dry-run", action="store_true", help="say what would be run, and run nothing")

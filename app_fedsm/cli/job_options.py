@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from app_fedsm.config.names import CENTRALIZED, DEFAULTS, NORM_CHECKS, PERSONAL, SELECTORS, available, task_help
 from fedsm.core.errors import UserError
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from fedsm.core.settings import JobSettings
 
 
-def _options() -> dict[str, dict]:
+def _options() -> dict[str, dict[str, Any]]:
     """Name -> what argparse is told of it. A default is said with its own value, which the settings put in."""
-    options = {
+    options: dict[str, dict[str, Any]] = {
         "task": {"help": task_help()},
         "method": {"help": f"how it is trained: {', '.join(available('methods'))}"},
         "rounds": {"type": int, "metavar": "N", "help": "federated rounds"},

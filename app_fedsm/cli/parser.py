@@ -25,29 +25,39 @@ def did_you_mean(given: str, known: Sequence[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
+def complete_files(action: argparse.Action) -> argparse.Action:
+    """Lets TAB offer names of files for an option or argument."""
+    action.complete = FILES  # type: ignore[attr-defined]  # where shtab looks
+    return action
+
+
 class Parser(argparse.ArgumentParser):
     """Parses `fedsm` or one of its commands. A group of commands without one prints its help."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         self._has_commands = False
         self._options: set[str] = set()  # those of groups and parents are in the usage, which has one name of each
-        super().__init__(*args, formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
+        super().__init__(*args, **{"formatter_class": argparse.RawDescriptionHelpFormatter} | kwargs)
 
     def add_argument(self, *args: Any, **kwargs: Any) -> argparse.Action:
         """argparse's own; a path is completed with the names of files."""
         action = super().add_argument(*args, **kwargs)
         self._options |= set(action.option_strings)
-        if action.type is Path:
-            action.complete = FILES  # type: ignore[attr-defined]  # where shtab looks
-        return action
+        return complete_files(action) if action.type is Path else action
 
     def add_commands(self, dest: str = "verb") -> argparse._SubParsersAction[Parser]:
         """The group of this parser's commands, to which they are added."""
         self._has_commands = True
-        self.set_defaults(do=lambda args: self.print_help() or 0)
+        self.set_defaults(do=self._print_help)
         return self.add_subparsers(dest=dest, metavar="COMMAND", title="commands")
 
-    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def, override]
+    def _print_help(self, args: argparse.Namespace) -> int:
+        self.print_help()
+        return 0
+
+    def parse_known_args(  # type: ignore[override]  # argparse declares every way to call it
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
         """argparse's own, after a look for unknown options: argparse would first ask for the missing ones."""
         words = list(sys.argv[1:] if args is None else args)
         own = itertools.takewhile(lambda word: word.startswith("-") or not self._has_commands, words)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app_fedsm.cli.parser import FILES, RUN_HELP
+from app_fedsm.cli.parser import RUN_HELP, complete_files
 from fedsm.core.errors import UserError
 from fedsm.core.text import printable
 
@@ -70,7 +70,7 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
         "predict", help="segment files with a super model", description=_DESCRIPTION, epilog=_EXAMPLE,
     )  # fmt: skip
     parser.add_argument("run", type=Path, metavar="RUN", help=RUN_HELP)
-    parser.add_argument("input", nargs="+", metavar="INPUT", help="files, folders or patterns").complete = FILES
+    complete_files(parser.add_argument("input", nargs="+", metavar="INPUT", help="files, folders or patterns"))
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="OUT", help="where results go")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--site", metavar="NAME", help="use this site's personal model for every image")

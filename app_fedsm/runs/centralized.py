@@ -22,22 +22,21 @@ from app_fedsm.config.build import build_settings
 from app_fedsm.config.names import CENTRALIZED
 from app_fedsm.runs.run_folder import PROGRESS, RESULTS, RUN
 from fedsm.client.site_settings import CACHE_BUDGET
+from fedsm.core.errors import UserError
+from fedsm.core.settings import JobSettings
+from fedsm.core.state import copy
+from fedsm.core.tensors import Batch
 from fedsm.data.augment import augment_batch
 from fedsm.data.cache import SiteCache
 from fedsm.data.dataset import Part, load_site, seeded_order
-from fedsm.data.site_folder import list_sites
-from fedsm.core.errors import UserError
 from fedsm.evaluation.candidates import evaluate_candidates
+from fedsm.selectors.inference import GLOBAL
 from fedsm.server.checkpoint import write_json
 from fedsm.server.record import Progress
 from fedsm.server.results import summarize
-from fedsm.core.settings import JobSettings
 from fedsm.super_model.artefact import save_super_model, versions
-from fedsm.selectors.inference import GLOBAL
-from fedsm.core.tensors import Batch
 from fedsm.tracks.fedavg import initial_weights
 from fedsm.tracks.segmentation import SegmentationClient
-from fedsm.core.state import copy
 
 _NETWORK_OF = "fedavg"  # the method whose network and loss it has
 

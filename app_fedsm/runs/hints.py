@@ -51,7 +51,8 @@ def size_in_words(out: Path) -> str:
     size, only_resume = total_size([out]), total_size(spare(out))
     if not only_resume:
         return megabytes(size)
-    return f"{megabytes(size)}; {paste('fedsm', 'clean', out)} drops the {megabytes(only_resume)} that only a resume needs"
+    clean = paste("fedsm", "clean", out)
+    return f"{megabytes(size)}; {clean} drops the {megabytes(only_resume)} that only a resume needs"
 
 
 def megabytes(size: int) -> str:
@@ -62,10 +63,9 @@ def megabytes(size: int) -> str:
 def _next(out: Path, results: dict) -> list[str]:
     run, sites = read_json(out / RUN), results["sites"]
     if "data" in run:
-        data = Path(run["data"])
-        images, where = data / sites[0] / "images", [data]
+        images, where = str(Path(run["data"]) / sites[0] / "images"), [run["data"]]
     else:
-        images, where = Path("IMAGES"), ["--env", "prod", "--kit", run["kit"], "--sites", *sites]
+        images, where = "IMAGES", ["--env", "prod", "--kit", run["kit"], "--sites", *sites]
     return [
         paste("fedsm", "report", out),
         paste("fedsm", "evaluate", out, *where, "-o", out),

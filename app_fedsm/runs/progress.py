@@ -65,21 +65,21 @@ def show(bar: tqdm, event: dict) -> str | None:
     return None
 
 
-def _set_phase(bar: tqdm, words: str, done: int) -> None:
+def _set_phase(bar: tqdm, words: str, done: float) -> None:
     """Shows what is going on and for how long, with a clock of its own."""
     bar.bar_format = WITHOUT_ROUNDS
     bar.set_description_str(words, refresh=False)
     _set_clock(bar, done, 0)
 
 
-def _begin_rounds(bar: tqdm, done: int, seconds: float) -> None:
+def _begin_rounds(bar: tqdm, done: float, seconds: float) -> None:
     """Shows the bar of rounds, as if it had begun so many seconds ago."""
     bar.bar_format = None
     bar.set_description("training", refresh=False)
     _set_clock(bar, done, seconds)
 
 
-def _set_clock(bar: tqdm, done: int, seconds: float) -> None:
+def _set_clock(bar: tqdm, done: float, seconds: float) -> None:
     bar.reset()
     bar.n = bar.initial = bar.last_print_n = done
     bar.start_t = bar.last_print_t = time.time() - seconds

@@ -10,6 +10,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import runpy
 import shlex
 import sys
 import tempfile
@@ -54,12 +55,11 @@ def prepare_workspace(
 
 def _flare_classes() -> tuple[str, ...]:
     """FLARE's own list of classes that jobs may name, from its file alone: importing nvflare takes seconds."""
-    found = importlib.util.find_spec("nvflare")
-    file = Path(next(iter(found.submodule_search_locations))) / "app_common" / "default_component_policy.py"
-    spec = importlib.util.spec_from_file_location("_flare_component_policy", file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.DEFAULT_CLASS_ALLOW_LIST
+    spec = importlib.util.find_spec("nvflare")
+    if spec is None or spec.origin is None:
+        raise UserError("nvflare is not installed in this Python: pip install nvflare")
+    policy = Path(spec.origin).parent / "app_common" / "default_component_policy.py"
+    return runpy.run_path(str(policy))["DEFAULT_CLASS_ALLOW_LIST"]
 
 
 def is_plain(path: Path | str) -> bool:
