@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 def _clean(args: argparse.Namespace) -> int:
-    from app_fedsm.runs.run_folder import alone, is_federation
+    from app_fedsm.runs.run_folder import is_federation, lock_folder
 
     is_federation(args.run)  # says what is wrong with a folder that is no run
-    with alone(args.run, "run"):
+    with lock_folder(args.run, "run"):
         drop(args.run)
     return 0
 

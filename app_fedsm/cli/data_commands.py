@@ -120,10 +120,10 @@ def add_parsers(commands: argparse._SubParsersAction[Parser]) -> None:
     check = data.add_parser(
         "check", help="PASS, WARN or FAIL for each site, with remedies",
         epilog="example:\n  fedsm data check data --task retinal\n",
-        description="Reads every file of every site (or of one site's folder), and draws a contact sheet a site;"
+        description="Reads every file of every site (or of one site's folder), and draws a contact sheet per site;"
         " exit code 1 when a site FAILs. `fedsm run` checks the same first.",
     )  # fmt: skip
-    check.add_argument("root", type=Path, metavar="ROOT", help="folder with one sub-folder a site, or one site's")
+    check.add_argument("root", type=Path, metavar="ROOT", help="folder with one sub-folder per site, or one site's")
     check.add_argument("--task", required=True, help=task_help())
     check.add_argument(
         "--patient-pattern",

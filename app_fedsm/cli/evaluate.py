@@ -102,7 +102,7 @@ def _evaluate(args: argparse.Namespace) -> int:
 
 def _check_arguments(args: argparse.Namespace) -> None:
     if args.env == LOCAL and args.data is None:
-        raise UserError("DATA is missing: the folder with one sub-folder a site")
+        raise UserError("DATA is missing: the folder with one sub-folder per site")
     for option, places in {"DATA": [LOCAL], "--kit": [PROD], "--dir": [POC], "--byoc": [POC, PROD]}.items():
         if args.env not in places and getattr(args, option.strip("-").lower()):
             raise UserError(f"{option} is for --env {' or '.join(places)}, not for --env {args.env}")
@@ -178,7 +178,7 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     )  # fmt: skip
     add = evaluate.add_argument
     add("run", type=Path, metavar="RUN", help=RUN_HELP)
-    add("data", type=Path, nargs="?", metavar="DATA", help="folder with one sub-folder a site, or one site's")
+    add("data", type=Path, nargs="?", metavar="DATA", help="folder with one sub-folder per site, or one site's")
     add("-o", "--out", type=Path, default=Path("evaluation"), metavar="OUT", help="(default: evaluation)")
     add(
         "--part", choices=("test", "validation", "all"), default="test",

@@ -34,7 +34,7 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     )  # fmt: skip
     add = parser.add_argument
     complete_files(add("file", metavar="FILE", help=f"a YAML file, or one of {', '.join(available('experiments'))}"))
-    add("--data", type=Path, metavar="ROOT", help="folder with one sub-folder a site")
+    add("--data", type=Path, metavar="ROOT", help="folder with one sub-folder per site")
     add("--out", type=Path, metavar="DIR", help="the experiment's folder (default: runs/<name>)")
     add("--dry-run", action="store_true", help="say what would be run, and run nothing")
     add("--seeds", type=int, nargs="+", metavar="S", help="each row is run with every seed")

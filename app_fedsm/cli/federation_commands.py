@@ -265,7 +265,9 @@ def add_parsers(commands: argparse._SubParsersAction[Parser]) -> None:
         return added
 
     up = verb("up", "make the kits, start server and sites, wait until all are connected", _up)
-    up.add_argument("--data", type=Path, metavar="ROOT", help="folder with one sub-folder a site (default: synthetic)")
+    up.add_argument(
+        "--data", type=Path, metavar="ROOT", help="folder with one sub-folder per site (default: synthetic)"
+    )
     up.add_argument("--sites", type=int, metavar="N", help=f"synthetic sites (default: {_SYNTHETIC_SITES})")
     up.add_argument("--port", type=int, default=8002, help="the server's port (default: 8002)")
     up.add_argument("--device", metavar="D", help="device of all sites: cpu, cuda, cuda:N (default: CUDA where it is)")

@@ -92,7 +92,7 @@ def _simulate(settings: JobSettings, data: Path, args: argparse.Namespace) -> in
     threads = len(sites) if args.threads is None else args.threads
     if not 1 <= threads <= len(sites):
         raise UserError(f"--threads must be between 1 and the number of sites ({len(sites)}), got {threads}")
-    with simulate.holding(out):
+    with simulate.lock_run(out):
         run_folder.prepare_folder(out, args.resume, args.force, args.from_round)
         for line in warnings_of(reports):
             print(line, file=sys.stderr)
@@ -131,7 +131,7 @@ def _run_centralized(args: argparse.Namespace) -> int:
     settings = centralized_settings({name: getattr(args, name) for name in args.job_options})
     sites = list_sites(args.data)
     try_networks(settings, len(sites))
-    with simulate.holding(out):
+    with simulate.lock_run(out):
         run_folder.prepare_folder(out, resume=False, force=args.force)
         try:
             with simulate.stop_signals():

@@ -20,7 +20,7 @@ from pathlib import Path
 from app_fedsm.experiments.grid import Run, load_experiment
 from app_fedsm.experiments.grid_run import LOG, SPEC, state_of
 from app_fedsm.experiments.grid_state import Grid, unique
-from app_fedsm.runs.run_folder import alone
+from app_fedsm.runs.run_folder import lock_folder
 from fedsm.core.errors import UserError
 from fedsm.core.text import printable
 
@@ -140,7 +140,7 @@ def command(args: argparse.Namespace) -> int:
 
     experiment = load_experiment(args.file, *_given(args), rows=args.row or [])
     if experiment.data is None:
-        raise UserError("--data is missing: a folder with one sub-folder a site; see `fedsm experiment --help`")
+        raise UserError("--data is missing: a folder with one sub-folder per site; see `fedsm experiment --help`")
     grid = Grid(experiment, experiment.data, list_sites(experiment.data))
     grid.check()
     if args.dry_run:
@@ -148,7 +148,7 @@ def command(args: argparse.Namespace) -> int:
         return 0
     if grid.collect(grid.first()) + grid.collect(grid.rest()):
         _check_files(grid)
-    with alone(experiment.out, "`fedsm experiment`"), simulate.stop_signals():
+    with lock_folder(experiment.out, "`fedsm experiment`"), simulate.stop_signals():
         try:
             code = run_grid(grid)
         except KeyboardInterrupt:

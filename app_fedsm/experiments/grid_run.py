@@ -159,7 +159,7 @@ def main(argv: list[str]) -> int:
     folder = Path(argv[0])
     try:
         # Patience: a run whose grid was killed takes some seconds to stop.
-        with simulate.stop_signals(), simulate.holding(folder, patience=60):
+        with simulate.stop_signals(), simulate.lock_run(folder, patience=60):
             _end_with_parent()
             complete(folder, json.loads((folder / SPEC).read_text()))
     except KeyboardInterrupt:

@@ -43,7 +43,7 @@ _OWN = (*_PRODUCTS, f"{FOLDER}.earlier", EARLIER, RUN, LOG, "job", "workspace", 
 
 
 @contextlib.contextmanager
-def alone(folder: Path, what: str, patience: float = 0) -> Iterator[None]:
+def lock_folder(folder: Path, what: str, patience: float = 0) -> Iterator[None]:
     """Holds a folder while this process lives, so that two of them cannot write into it.
 
     Args:

@@ -18,7 +18,7 @@ import psutil
 from tqdm import tqdm
 
 from app_fedsm.runs.progress import WITHOUT_ROUNDS, Tail, show
-from app_fedsm.runs.run_folder import EARLIER, LOG, PROGRESS, RESULTS, RUN, alone, collect, server_folder
+from app_fedsm.runs.run_folder import EARLIER, LOG, PROGRESS, RESULTS, RUN, collect, lock_folder, server_folder
 from app_fedsm.runs.workspace import plain_path, prepare_workspace
 from fedsm.client.site_settings import CACHE_BUDGET
 from fedsm.core.errors import UserError
@@ -53,7 +53,7 @@ def known_sites(out: Path) -> list[str]:
 
 
 def check_data(root: Path, settings: JobSettings, task: str, known: Sequence[str] = ()) -> list[SiteReport]:
-    """Checks that the settings fit the sites, then every file, as `fedsm data check` does; returns a report a site.
+    """Checks that the settings fit the sites, then every file, as `fedsm data check` does; returns a report per site.
 
     Args:
         root: the data root.
@@ -86,7 +86,7 @@ def simulate(
         settings: the job's settings.
         root: the data root.
         sites: names of the sites, as `check_data` reports them.
-        out: the run's folder, held by this process (`holding`) and made ready by `prepare_folder`.
+        out: the run's folder, held by this process (`lock_run`) and made ready by `prepare_folder`.
         threads: sites that run at the same time.
         resume: go on from the folder's newest checkpoint.
         cache: where decoded images are kept; default: in the run's folder.
@@ -232,10 +232,12 @@ def _end(processes: list[psutil.Process]) -> None:
 
 
 @contextlib.contextmanager
-def holding(out: Path, patience: float = 0) -> Iterator[None]:
-    """Holds a run's folder; see `alone`. A simulator that is still at work there has outlived its command (kill -9)
-    and would go on writing into the folder: it is stopped."""
-    with alone(out, "run", patience):
+def lock_run(out: Path, patience: float = 0) -> Iterator[None]:
+    """Holds a run's folder; see `lock_folder`.
+
+    A simulator that is still at work there has outlived its command (kill -9) and would go on writing: it is stopped.
+    """
+    with lock_folder(out, "run", patience):
         _stop_orphans(out.resolve() / "workspace")
         yield
 

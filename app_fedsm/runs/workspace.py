@@ -32,7 +32,7 @@ def prepare_workspace(
 
     Args:
         workspace: the simulator's workspace (`-w`).
-        root: the data root, with one folder a site.
+        root: the data root, with one folder per site.
         threads: sites that run at the same time; they share the machine's cores.
         state: where the sites keep Adam's moments; default: their workspaces, which the simulator's next start wipes.
         cache: where they keep decoded images; default: beside the state.
