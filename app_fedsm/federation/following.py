@@ -10,7 +10,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from app_fedsm.federation import session as sessions
-from app_fedsm.runs.progress import WITHOUT_ROUNDS, show
+from app_fedsm.runs.progress import WITHOUT_ROUNDS, show, tick
 from fedsm.core.errors import UserError
 from fedsm.core.text import printable
 
@@ -92,6 +92,7 @@ def follow(kit: Path, job_id: str, steps: int, unit: str) -> tuple[dict, str | N
                             bar.set_description("ended")
                             bar.update(steps - bar.n if status == _COMPLETED else 0)  # its events are gone with it
                             return meta, failure
+                        tick(bar)
                         time.sleep(POLL_SECONDS)
             except JobLost:
                 raise

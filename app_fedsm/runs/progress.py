@@ -65,6 +65,12 @@ def show(bar: tqdm, event: dict) -> str | None:
     return None
 
 
+def tick(bar: tqdm) -> None:
+    """Lets a person see that time passes while nothing is told; in a file every look would be a line."""
+    if sys.stderr.isatty():
+        bar.refresh()
+
+
 def _set_phase(bar: tqdm, words: str, done: float) -> None:
     """Shows what is going on and for how long, with a clock of its own."""
     bar.bar_format = WITHOUT_ROUNDS

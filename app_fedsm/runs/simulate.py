@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 from tqdm import tqdm
 
-from app_fedsm.runs.progress import WITHOUT_ROUNDS, Tail, show
+from app_fedsm.runs.progress import WITHOUT_ROUNDS, Tail, show, tick
 from app_fedsm.runs.run_folder import EARLIER, LOG, PROGRESS, RESULTS, RUN, collect, lock_folder, server_folder
 from app_fedsm.runs.workspace import plain_path, prepare_workspace
 from fedsm.client.site_settings import CACHE_BUDGET
@@ -195,6 +195,7 @@ def _watch(family: _Family, progress: Path, rounds: int, log: Path, beginning: i
                 return _LOST
             if not running:
                 return failure
+            tick(bar)
             time.sleep(0.2)
 
 
