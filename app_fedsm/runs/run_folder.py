@@ -96,7 +96,8 @@ def prepare_folder(out: Path, resume: bool, force: bool, from_round: int | None 
             Checkpoints(out / FOLDER).rewind(from_round)
         return
     if held and not force:
-        go_on = f" go on with `fedsm resume {shlex.quote(str(out))}`," if newest_checkpoint(out) or rounds_done(out) else ""
+        begun = newest_checkpoint(out) or rounds_done(out)
+        go_on = f" go on with `fedsm resume {shlex.quote(str(out))}`," if begun else ""
         raise UserError(f"{out} already holds a run ({held[0]}); choose another --out,{go_on} or --force")
     for name in held:
         _remove(out / name)
