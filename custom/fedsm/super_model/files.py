@@ -52,7 +52,7 @@ class Output:
 
     Attributes:
         folder: OUT.
-        places: file -> its mask and overlay below `masks/` and `overlays/`; see `inputs.output_paths`.
+        places: file -> its mask and overlay below `masks/` and `overlays/`; see `inputs.place`.
         names: file -> what the table calls it.
         overlays: whether overlays are drawn.
     """
