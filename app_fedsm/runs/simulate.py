@@ -138,17 +138,19 @@ def _fill_cache(settings: JobSettings, root: Path, sites: list[str], cache: Path
 def _run_once(command: list[str], out: Path, rounds: int) -> str | None:
     """One start of the simulator; returns why it failed, as far as it said so."""
     log = out / LOG
-    with log.open("ab") as stream:
-        beginning = stream.tell()
-        process = subprocess.Popen(
-            command, stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True
-        )
-    family = _Family(process)
+    family: _Family | None = None
     try:
+        with stop_deferred(), log.open("ab") as stream:
+            beginning = stream.tell()
+            process = subprocess.Popen(
+                command, stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True
+            )
+            family = _Family(process)
         return _watch(family, server_folder(out) / PROGRESS, rounds, log, beginning)
     finally:
         with undisturbed():
-            family.stop()
+            if family:
+                family.stop()
             collect(server_folder(out), out)
 
 
@@ -166,6 +168,24 @@ def stop_signals() -> Iterator[None]:
     finally:
         for name, handler in zip(names, earlier, strict=True):
             signal.signal(name, handler)
+
+
+@contextlib.contextmanager
+def stop_deferred() -> Iterator[None]:
+    """Ctrl-C and its like are heard at the end of the block: a process that was just started is known by then.
+
+    Handlers, not a mask: what is masked or ignored stays so in the process that is started.
+    """
+    came: list[int] = []
+    names = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+    earlier = [signal.signal(name, lambda number, frame: came.append(number)) for name in names]
+    try:
+        yield
+    finally:
+        for name, handler in zip(names, earlier, strict=True):
+            signal.signal(name, handler)
+    if came:
+        raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
