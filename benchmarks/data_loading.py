@@ -50,6 +50,7 @@ def main() -> None:
     from tqdm import tqdm
 
     from app_fedsm.config.build import build_settings
+    from fedsm.core.task_settings import AugmentSettings
     from fedsm.data.augment import augment_batch
     from fedsm.data.cache import SiteCache
     from fedsm.data.dataset import load_site
@@ -76,7 +77,7 @@ def main() -> None:
         dice(net(images), labels).backward()
         adam.step()
 
-    def epoch(number: int, augment: dict) -> list[tuple[float, float]]:
+    def epoch(number: int, augment: AugmentSettings) -> list[tuple[float, float]]:
         """Seconds of loading and of training, batch by batch."""
         generator, seconds = torch.Generator().manual_seed(number), []
         started = time.perf_counter()
@@ -106,7 +107,7 @@ def main() -> None:
         torch.manual_seed(0)
         part, net, dice = parts["train"], build_unet(settings.task), DiceLoss(sigmoid=True)
         adam = torch.optim.Adam(net.parameters(), lr=settings.lr)
-        kinds = {"task": settings.task.augment, "all": _AUGMENT}
+        kinds = {"task": settings.task.augment, "all": AugmentSettings.from_dict(_AUGMENT)}
         seconds = {name: [] for name in kinds}
         steps = len(kinds) * _EPOCHS * -(-len(part) // settings.batch_size)
         with tqdm(total=steps, desc="training", unit="step") as bar:

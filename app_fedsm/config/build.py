@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from app_fedsm.config.names import available
 from fedsm.core.errors import UserError
-from fedsm.core.settings import JobSettings
+from fedsm.core.model import known_words
+from fedsm.core.settings import JobSettings, TaskSettings
+from fedsm.core.yaml_file import parse_value, read_yaml
 from fedsm.selectors.inference import MIXTURE, THRESHOLD
 from fedsm.tracks import KINDS, complete_tracks
 
@@ -27,39 +25,11 @@ class Unfit(UserError):
     """An option that means nothing to the method it was given to."""
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML in which 1e-3 is a number, as in YAML 1.2, and a key that stands twice is an error."""
-
-    def construct_mapping(self, node, deep=False):
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for key in keys:
-            if isinstance(key, str) and keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"{key!r} stands twice", node.start_mark)
-        return super().construct_mapping(node, deep)
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
-)
-
-
 def _load(what: str, name: str) -> dict:
     known = available(what)
     if name not in known:
-        raise UserError(f"unknown {what[:-1]} {name!r}; known: {', '.join(known)}")
-    return parse(resources.files("app_fedsm.config") / what / f"{name}.yaml", f"{what[:-1]} {name!r}")
-
-
-def parse(file: Traversable, where: str) -> Any:
-    """The content of a YAML file.
-
-    Raises:
-        UserError: it is none; `where` names it.
-    """
-    try:
-        return yaml.load(file.read_text("utf-8"), _Loader)
-    except (yaml.YAMLError, UnicodeDecodeError) as e:
-        raise UserError(f"{where} is no YAML: {' '.join(str(e).split())}") from e
+        raise UserError(f"unknown {what[:-1]} {name!r}", remedy=known_words(name, known))
+    return read_yaml(resources.files("app_fedsm.config") / what / f"{name}.yaml").content
 
 
 def tracks_of(method: str) -> dict[str, dict]:
@@ -105,21 +75,15 @@ def _load_task(task: str) -> dict:
     """A task by its name or, with a path to a YAML file, a person's own."""
     if task in available("tasks") or not (task.endswith((".yaml", ".yml")) or "/" in task):
         return _load("tasks", task)
-    try:
-        content = parse(Path(task), f"task file {task}")
-    except OSError as e:
-        raise UserError(f"task file {task}: {e.strerror}; give a YAML file or {', '.join(available('tasks'))}") from e
-    try:
-        settings = JobSettings.from_dict({"task": content, "tracks": {}}).task
-    except UserError as e:
-        raise UserError(f"task file {task}: {str(e).removeprefix('task: ')}") from e
-    if not _NAME.fullmatch(settings.name):
+    source = read_yaml(Path(task), remedy=f"give a YAML file or {', '.join(available('tasks'))}")
+    name = TaskSettings.from_dict(source.content, source=source).name
+    if not _NAME.fullmatch(name):
         raise UserError(
-            f"task file {task}: name {settings.name!r} is part of a job's: letters, digits, '-' and '_' only"
+            f"name {name!r} is part of a job's: letters, digits, '-' and '_' only",
+            file=source.file,
+            line=source.line_of(["name"]),
         )
-    if not all(isinstance(label, str) for label in settings.labels):  # YAML reads `1:` and `no:` as something else
-        raise UserError(f"task file {task}: the names of labels must be text; put them in quotes")
-    return content
+    return source.content
 
 
 def build_settings(
@@ -129,6 +93,7 @@ def build_settings(
     selector: str | None = None,
     personal: str | None = None,
     overrides: list[str] | None = None,
+    dotted: dict[str, Any] | None = None,
     **given: Any,
 ) -> JobSettings:
     """Puts a job's settings together.
@@ -140,6 +105,7 @@ def build_settings(
         selector: kind of selector; default: the method's.
         personal: kind of the personal track; default: the method's.
         overrides: `KEY=VALUE` with dots and YAML values, e.g. `task.unet.channels=[8, 16, 32]`.
+        dotted: the same as key and value.
         **given: settings of `JobSettings`; None means not given.
 
     Raises:
@@ -150,9 +116,9 @@ def build_settings(
     values |= {"method": method, "task": _load_task(task), "tracks": tracks_of(method)}
     tracks = values["tracks"]
     if personal is not None and personal not in PERSONAL:
-        raise UserError(f"unknown personal kind {personal!r}; known: {', '.join(PERSONAL)}")
+        raise UserError(f"unknown personal kind {personal!r}", remedy=known_words(personal, PERSONAL))
     if selector is not None and selector not in SELECTORS:
-        raise UserError(f"unknown selector {selector!r}; known: {', '.join(SELECTORS)}")
+        raise UserError(f"unknown selector {selector!r}", remedy=known_words(selector, SELECTORS))
     asked = {"personal": personal, "selector": selector, "lam": lam, "blend": given.get("blend") or None}
     for option in (key for key, value in asked.items() if value is not None):
         if why := why_unfit(option, method, personal, selector):
@@ -163,10 +129,10 @@ def build_settings(
         tracks["personal"]["lam"] = lam
     if selector is not None and tracks["selector"]["kind"] != f"selector_{selector}":
         tracks["selector"] = {"kind": f"selector_{selector}"}
-    for item in overrides or []:
-        _override(values, item)
+    for key, value in [*map(parse_setting, overrides or []), *(dotted or {}).items()]:
+        _override(values, key, value)
     settings = JobSettings.from_dict(values)
-    return dataclasses.replace(settings, tracks=complete_tracks(settings))
+    return settings.replace(tracks=complete_tracks(settings))
 
 
 def parse_setting(item: str) -> tuple[str, Any]:
@@ -178,14 +144,10 @@ def parse_setting(item: str) -> tuple[str, Any]:
     key, equals, text = item.partition("=")
     if not equals:
         raise UserError(f"--set takes KEY=VALUE, got {item!r}")
-    try:
-        return key.strip(), yaml.load(text, _Loader)
-    except yaml.YAMLError as e:
-        raise UserError(f"--set {key}: {text!r} is no YAML value") from e
+    return key.strip(), parse_value(text, f"--set {key}")
 
 
-def _override(values: dict, item: str) -> None:
-    key, value = parse_setting(item)
+def _override(values: dict, key: str, value: Any) -> None:
     *path, last = key.split(".")
     target = values
     for part in path:

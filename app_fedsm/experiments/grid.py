@@ -1,37 +1,19 @@
-"""From an experiment's YAML file to its rows and runs. Nothing is run here.
-
-    title: what the table shows
-    base: {task: retinal, rounds: 150}      # options of `fedsm run` with _ for -, and any `--set` key, dots and all
-    seeds: [0, 1, 2]
-    runs:                                   # the table's rows: options over the base
-      FedSM: {method: fedsm}
-      FedAvg: {from: FedSM, show: global}   # another model of the same run
-    axes: {lam: [0.3, 0.7]}                 # every row once for each value
-
-Also: `choose: lr` (lr may be a list, the best on validation images is taken), `table: candidates`, `leave_one_out`,
-`costs: true` (also what a run costs, in bytes and seconds), `unfit: skip` (values of an axis that mean nothing to a
-row's method are dropped, and rows that do not fit the number of sites are left out), `parallel`, `threads`, `data`,
-`out`.
-"""
+"""From an experiment's file (`experiment_file`) to its rows and runs. Nothing is run here."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from app_fedsm.config.build import available, parse, parse_setting
+from app_fedsm.config.build import available, parse_setting
+from app_fedsm.experiments.experiment_file import ExperimentFile
 from app_fedsm.experiments.grid_rows import Row, expand_rows, job_settings, slug
 from fedsm.core.errors import UserError
 from fedsm.core.settings import JobSettings
-
-_KEYS = {  # of the file: what kind of value, and its default
-    "title": (str, ""), "base": (dict, {}), "runs": (dict, {}), "axes": (dict, {}), "seeds": (list, [0]),
-    "choose": (str, None), "table": (str, "dice"), "leave_one_out": (bool, False), "costs": (bool, False),
-    "unfit": (str, "refuse"), "parallel": (int, 1), "threads": (int, None), "data": (str, None), "out": (str, None),
-}  # fmt: skip
+from fedsm.core.yaml_file import YamlFile, read_yaml
 
 Rows = Sequence[tuple[str, str]]
 
@@ -55,7 +37,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A whole grid; see the module's text for the file it comes from."""
+    """A whole grid; see `experiment_file` for the file it comes from."""
 
     name: str
     title: str
@@ -96,70 +78,45 @@ def load_experiment(
     Raises:
         UserError: one line that names the file.
     """
-    where = f"experiment {file}"
-    content = _read(file)
+    source = _read(file)
     try:
-        return build_experiment(Path(file).stem, content, options or {}, given or {}, rows)
+        return build_experiment(Path(file).stem, source.content, options or {}, given or {}, rows, source)
     except UserError as e:
-        raise UserError(f"{where}: {e}") from e
+        if e.file:
+            raise
+        raise UserError(e.message, file=source.file, remedy=e.remedy) from e
 
 
-def _read(file: str) -> Any:
-    if file in available("experiments"):
-        return parse(resources.files("app_fedsm.config") / "experiments" / f"{file}.yaml", f"experiment {file}")
-    try:
-        return parse(Path(file), f"experiment {file}")
-    except OSError as e:
-        known = ", ".join(available("experiments"))
-        raise UserError(f"experiment {file}: {e.strerror}; give a YAML file or one of {known}") from e
+def _read(file: str) -> YamlFile:
+    known = available("experiments")
+    if file in known:
+        return read_yaml(resources.files("app_fedsm.config") / "experiments" / f"{file}.yaml")
+    return read_yaml(Path(file), remedy=f"give a YAML file or one of {', '.join(known)}")
 
 
 def build_experiment(
-    name: str, content: Any, options: dict[str, Any], given: dict[str, Any], rows: Rows = ()
+    name: str,
+    content: Any,
+    options: dict[str, Any],
+    given: dict[str, Any],
+    rows: Rows = (),
+    source: YamlFile | None = None,
 ) -> Experiment:
     """Builds an experiment from a file's content; see `load_experiment`."""
-    if not isinstance(content, dict):
-        raise UserError("expected a mapping")
-    content = content | {key: value for key, value in given.items() if value is not None}
-    if unknown := [key for key in content if key not in _KEYS]:
-        raise UserError(f"unknown key {unknown[0]!r}; known: {', '.join(_KEYS)}")
-    for key, value in content.items():
-        kind = _KEYS[key][0]
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise UserError(f"{key!r} must be {kind.__name__}, got {value!r}")
-    file = {key: content.get(key, default) for key, (_, default) in _KEYS.items()}
-    _check_values(file)
-    file["runs"] = {row: dict(own or {}) for row, own in file["runs"].items()}
+    given = {key: value for key, value in given.items() if value is not None}
+    if source is not None:  # what was given elsewhere stands on no line
+        source = replace(source, lines={path: n for path, n in source.lines.items() if path[0] not in given})
+    file = ExperimentFile.from_dict(content | given if isinstance(content, dict) else content, source=source)
+    runs = {row: dict(own or {}) for row, own in file.runs.items()}
     for row, item in rows:
-        if row not in file["runs"]:
-            raise UserError(f"--row {row!r} is not in the file; it has {', '.join(file['runs'])}")
+        if row not in runs:
+            raise UserError(f"--row {row!r} is not in the file", remedy=f"it has {', '.join(runs)}")
         key, value = parse_setting(item)
-        file["runs"][row][key] = value
-    expanded, left_out = expand_rows(file, file["base"] | options)
+        runs[row][key] = value
+    file = file.replace(runs=runs)
+    expanded, left_out = expand_rows(file, file.base | options)
     return Experiment(
-        name, file["title"] or name, expanded, file["seeds"], file["choose"], file["leave_one_out"], file["costs"],
-        file["unfit"] == "skip", left_out, file["parallel"], file["threads"],
-        Path(file["data"]) if file["data"] else None, Path(file["out"] or f"runs/{name}"),
+        name, file.title or name, expanded, file.seeds, file.choose, file.leave_one_out, file.costs,
+        file.unfit == "skip", left_out, file.parallel, file.threads,
+        Path(file.data) if file.data else None, Path(file.out or f"runs/{name}"),
     )  # fmt: skip
-
-
-def _check_values(file: dict) -> None:
-    seeds = file["seeds"]
-    if not seeds or len(set(seeds)) < len(seeds) or not all(type(seed) is int and seed >= 0 for seed in seeds):
-        raise UserError(f"seeds must be different whole numbers of at least 0, got {seeds}")
-    for key, words in {"table": ("dice", "candidates"), "unfit": ("refuse", "skip")}.items():
-        if file[key] not in words:
-            raise UserError(f"{key} must be {' or '.join(words)}, got {file[key]!r}")
-    if file["choose"] in ("method", "task"):
-        raise UserError(f"a {file['choose']} cannot be chosen: make each one a row")
-    for key in ("parallel", "threads"):
-        if file[key] is not None and file[key] < 1:
-            raise UserError(f"{key} must be at least 1, got {file[key]}")
-    for axis, values in file["axes"].items():
-        if not isinstance(values, list) or not values:
-            raise UserError(f"axis {axis!r} needs a list of values, got {values!r}")
-        if axis == file["choose"]:
-            raise UserError(f"{axis!r} is an axis and chosen: keep one")
-    for name, row in file["runs"].items():
-        if not isinstance(name, str) or not isinstance(row, dict | None):
-            raise UserError(f"row {name!r} needs a name and a mapping of options")

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-import json
 import re
 from dataclasses import dataclass
 from typing import Any
 
 from app_fedsm.config.build import TRACK_OF, Unfit, build_settings, tracks_of, why_unfit
 from app_fedsm.config.names import CENTRALIZED, available
+from app_fedsm.experiments.experiment_file import ExperimentFile
 from fedsm.core.errors import UserError
+from fedsm.core.model import known_words
 from fedsm.core.settings import JobSettings
 from fedsm.selectors.inference import THRESHOLD
 from fedsm.tracks import selection_rule
@@ -58,18 +58,15 @@ def job_settings(options: dict[str, Any], choose: str | None, choice: Any, seed:
     """
     options = options | ({choose: choice} if choose else {})
     plain = {key: value for key, value in options.items() if "." not in key}
-    try:
-        overrides = [f"{key}={json.dumps(value)}" for key, value in options.items() if "." in key]
-    except TypeError as e:  # YAML makes more of some words: a date
-        raise UserError(f"an option's value is none that a setting can have: {e}; put it in quotes") from e
+    dotted = {key: value for key, value in options.items() if "." in key}
     for key in _WORDS:
         if not isinstance(plain.get(key, ""), str):
             raise UserError(f"{key} must be a word, got {plain[key]!r}")
     task, method = plain.pop("task", None), plain.pop("method", "fedsm")
     if task is None:
         raise UserError("task is missing; set it in `base`, or with --task")
-    settings = build_settings(task, federated(method), overrides=overrides, seed=seed, **plain)
-    return dataclasses.replace(settings, method=method)
+    settings = build_settings(task, federated(method), dotted=dotted, seed=seed, **plain)
+    return settings.replace(method=method)
 
 
 def federated(method: str) -> str:
@@ -79,27 +76,28 @@ def federated(method: str) -> str:
         UserError: unknown method.
     """
     if method not in (known := [*available("methods"), CENTRALIZED]):
-        raise UserError(f"unknown method {method!r}; known: {', '.join(known)}")
+        raise UserError(f"unknown method {method!r}", remedy=known_words(method, known))
     return {CENTRALIZED: "fedavg"}.get(method, method)
 
 
-def expand_rows(file: dict, base: dict[str, Any]) -> tuple[list[Row], list[str]]:
+def expand_rows(file: ExperimentFile, base: dict[str, Any]) -> tuple[list[Row], list[str]]:
     """All rows: those of `runs`, each once for every point of the axes; and those left out because they do not fit."""
-    runs = file["runs"] or {"": {}}
-    points = [dict(zip(file["axes"], p, strict=True)) for p in itertools.product(*file["axes"].values())]
+    runs = {name: own or {} for name, own in file.runs.items()} or {"": {}}
+    points = [dict(zip(file.axes, p, strict=True)) for p in itertools.product(*file.axes.values())]
     rows, left_out = [], []
     for name, point in itertools.product(runs, points):
         try:
             row = _row(name, runs, point, base, file)
             rows += [row] if row.name not in [r.name for r in rows] else []
         except Unfit as e:
-            if file["unfit"] != "skip":
-                raise UserError(f"{e}; `unfit: skip` leaves such rows out, or such values of an axis") from e
+            if file.unfit != "skip":
+                remedy = "`unfit: skip` leaves such rows out, or such values of an axis"
+                raise UserError(e.message, remedy=remedy) from e
             left_out.append(str(e))
     if not rows:
         raise UserError(f"no row fits; {left_out[0]}")
-    for key in [*base, *file["axes"]]:
-        if key != file["choose"] and not any(key in row.options for row in rows):
+    for key in [*base, *file.axes]:
+        if key != file.choose and not any(key in row.options for row in rows):
             raise UserError(f"option {key!r} means nothing to any row: it would be ignored")
     folders: dict[str, str] = {}
     for row in rows:
@@ -108,7 +106,7 @@ def expand_rows(file: dict, base: dict[str, Any]) -> tuple[list[Row], list[str]]
     return rows, left_out
 
 
-def _row(name: str, runs: dict[str, dict], point: dict, base: dict[str, Any], file: dict) -> Row:
+def _row(name: str, runs: dict[str, dict], point: dict, base: dict[str, Any], file: ExperimentFile) -> Row:
     own = dict(runs[name])
     show, source = own.pop("show", None), own.pop("from", name)
     for key, word in (("show", show), ("from", source)):
@@ -122,22 +120,22 @@ def _row(name: str, runs: dict[str, dict], point: dict, base: dict[str, Any], fi
         own = {key: value for key, value in runs[source].items() if key != "show"}
     own = {key: value for key, value in own.items() if key not in point}
     try:
-        if file["unfit"] == "skip":  # FedAvg has no lam: it is one row on an axis of lam, not one a value
+        if file.unfit == "skip":  # FedAvg has no lam: it is one row on an axis of lam, not one a value
             point = {key: value for key, value in point.items() if key in _fitting(base | point, own, None)}
     except UserError as e:
-        raise type(e)(f"row {name!r}: {e}") from e
+        raise e.within(f"row {name!r}") from e
     suffix = ", ".join(f"{key}={value}" for key, value in point.items())
     label, source = (f"{n} {suffix}".strip() for n in (name, source))
     label = label or base.get("method", "fedsm")
     try:
-        options = _fitting(base, own | point, file["choose"]) | own | point
-        choices = _choices(options, file["choose"])
-        settings = [job_settings(options, file["choose"], choice, 0) for choice in choices]
+        options = _fitting(base, own | point, file.choose) | own | point
+        choices = _choices(options, file.choose)
+        settings = [job_settings(options, file.choose, choice, 0) for choice in choices]
         shows = {choice: _show(show, file, s) for choice, s in zip(choices, settings, strict=True)}
         if len({(selection_rule(s), shown) for s, shown in zip(settings, shows.values(), strict=True)}) > 1:
-            raise UserError(f"the {file['choose']}s to choose from are read in different ways: make them rows")
+            raise UserError(f"the {file.choose}s to choose from are read in different ways: make them rows")
     except UserError as e:
-        raise type(e)(f"row {label!r}: {e}") from e
+        raise e.within(f"row {label!r}") from e
     return Row(label, source or label, shows[choices[0]], options, choices)
 
 
@@ -177,8 +175,8 @@ def _choices(options: dict[str, Any], choose: str | None) -> tuple:
     return tuple(values)
 
 
-def _show(asked: str | None, file: dict, settings: JobSettings) -> str:
-    if asked is None and file["table"] == "candidates":
+def _show(asked: str | None, file: ExperimentFile, settings: JobSettings) -> str:
+    if asked is None and file.table == "candidates":
         asked = "candidates"
     if asked is None:
         asked = next(show for show, track in SHOWS.items() if track is None or track in settings.tracks)
@@ -190,6 +188,6 @@ def _show(asked: str | None, file: dict, settings: JobSettings) -> str:
         raise Unfit(f"the {selection_rule(settings)} selector has no threshold: there is no blend to show")
     if asked == "blend" and not settings.blend:
         raise UserError("show: blend needs `blend: true` among the options")
-    if file["leave_one_out"] and asked not in ("super_model", "global"):
+    if file.leave_one_out and asked not in ("super_model", "global"):
         raise UserError(f"{asked} means nothing at a site that took no part; show super_model or global")
     return asked

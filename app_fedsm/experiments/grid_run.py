@@ -134,7 +134,7 @@ def test_on(folder: Path, settings: JobSettings, data: Path, site: str, cache: P
 
 
 def _site_cache(cache: Path, site: str):
-    from fedsm.client.site_settings import CACHE_BUDGET
+    from fedsm.client.site_file import CACHE_BUDGET
     from fedsm.data.cache import SiteCache
 
     return SiteCache(cache / site, CACHE_BUDGET, os.cpu_count() or 1)

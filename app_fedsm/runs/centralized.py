@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from tqdm import tqdm
 from app_fedsm.config.build import build_settings
 from app_fedsm.config.names import CENTRALIZED
 from app_fedsm.runs.run_folder import PROGRESS, RESULTS, RUN
-from fedsm.client.site_settings import CACHE_BUDGET
+from fedsm.client.site_file import CACHE_BUDGET
 from fedsm.core.errors import UserError
 from fedsm.core.settings import JobSettings
 from fedsm.core.state import copy
@@ -35,8 +34,9 @@ from fedsm.server.checkpoint import write_json
 from fedsm.server.record import Progress
 from fedsm.server.results import summarize
 from fedsm.super_model.artefact import save_super_model, versions
-from fedsm.tracks.fedavg import initial_weights
+from fedsm.tracks.base import TRAIN, SiteContext
 from fedsm.tracks.segmentation import SegmentationClient
+from fedsm.tracks.shared_network import initial_weights
 
 _NETWORK_OF = "fedavg"  # the method whose network and loss it has
 
@@ -54,7 +54,7 @@ def centralized_settings(given: dict[str, Any]) -> JobSettings:
         raise UserError("--task is missing; see `fedsm run --help`")
     if any(item.startswith("tracks") for item in given.get("overrides") or []):
         raise UserError("one network on all images has no tracks to be set: leave out --set tracks...")
-    return replace(build_settings(**given | {"method": _NETWORK_OF}), method=CENTRALIZED)
+    return build_settings(**given | {"method": _NETWORK_OF}).replace(method=CENTRALIZED)
 
 
 class Pool:
@@ -94,8 +94,8 @@ def train(
         the weights of the best epoch, and the validation Dice of every epoch.
     """
     pools = {part: Pool([parts[part] for parts in sites.values()]) for part in ("train", "validation")}
-    client = SegmentationClient(settings, {}, 0, 1, device)
-    client.receive(initial_weights(client.build, settings.seed))
+    client = SegmentationClient(settings, {}, SiteContext(0, 1, device))
+    client.receive(TRAIN, initial_weights(client.build, settings.seed))
     best, scores = {}, []
     with tqdm(range(1, settings.rounds + 1), desc="centralized", unit="epoch", disable=None) as bar:
         progress.tell("started", sites=list(sites), rounds=settings.rounds, round=0, scores={GLOBAL: "Dice"})
@@ -106,7 +106,7 @@ def train(
                 dice = torch.Generator().manual_seed(order)
                 for images, labels in pools["train"].batches(settings.batch_size, device, order):
                     client.step(*augment_batch(images, labels, settings.task.augment, dice))
-            scores.append(client.validate(pools["validation"].batches(settings.batch_size, device))["score"])
+            scores.append(client.validate(TRAIN, pools["validation"].batches(settings.batch_size, device))["score"])
             if scores.index(max(scores)) == len(scores) - 1:
                 best = copy(client.net.state_dict())
             bar.set_postfix_str(f"Dice {scores[-1]:.3f}")

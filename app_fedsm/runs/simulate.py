@@ -20,7 +20,7 @@ from tqdm import tqdm
 from app_fedsm.runs.progress import WITHOUT_ROUNDS, Tail, show, tick
 from app_fedsm.runs.run_folder import EARLIER, LOG, PROGRESS, RESULTS, RUN, collect, lock_folder, server_folder
 from app_fedsm.runs.workspace import plain_path, prepare_workspace
-from fedsm.client.site_settings import CACHE_BUDGET
+from fedsm.client.site_file import CACHE_BUDGET
 from fedsm.core.errors import UserError
 from fedsm.core.settings import JobSettings
 from fedsm.data.cache import SiteCache

@@ -59,7 +59,7 @@ def test_equals_a_plain_loop(data_root, tmp_path, monkeypatch):
     dice = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     for rows in order.split(settings.batch_size):
-        x, y = augment_batch(images[rows], labels[rows].float(), augment, dice)
+        x, y = augment_batch(images[rows], labels[rows].float(), settings.task.augment, dice)
         assert not torch.equal(x, images[rows])
         adam.zero_grad()
         loss(net(x), y).backward()

@@ -64,26 +64,28 @@ def remove_images(root):
         (None, ["--selector", "coin"], ["unknown selector 'coin'", "statistics"]),
         (None, ["--rounds", "0"], ["rounds"]),
         (None, ["--size", "33"], ["size must be a multiple"]),
-        (None, ["--size", "16"], ["size must be a whole number of at least 32"]),
+        (None, ["--size", "16"], ["size must be a whole number from 32 to 8192, got 16"]),
         (None, ["--lr", "-1"], ["lr must be"]),
         (None, ["--threads", "3"], ["--threads", "(2)"]),
         (None, ["--min-sites", "3"], ["min_sites is 3"]),
         (None, ["--set", "no_such=1"], ["unknown setting 'no_such'"]),
-        (None, ["--set", "task.unet.depth=1"], ["unknown unet setting"]),
+        (None, ["--set", "round=1"], ["unknown setting 'round'; did you mean 'rounds'? known: task, "]),
+        (None, ["--set", "norm_check=clp"], ["norm_check must be one of off, warn, clip, refuse", "mean 'clip'?"]),
+        (None, ["--set", "task.unet.depth=1"], ["unknown setting 'task.unet.depth'"]),
         (None, ["--set", "nonsense"], ["KEY=VALUE"]),
         (None, ["--threads", "0"], ["--threads"]),
-        (None, ["--set", "size=abc"], ["'size' must be int"]),
-        (None, ["--set", "seed=abc"], ["'seed' must be int"]),
-        (None, ["--set", "rounds=true"], ["'rounds' must be int"]),
-        (None, ["--set", "gammas=0.5"], ["'gammas' must be list"]),
-        (None, ["--set", "gammas=[a]"], ["gammas must be numbers"]),
-        (None, ["--set", "task.labels={disc: 1}"], ["label 'disc'"]),
-        (None, ["--set", "task.unet=[1]"], ["'unet' must be dict"]),
+        (None, ["--set", "size=abc"], ["size must be a whole number"]),
+        (None, ["--set", "seed=abc"], ["seed must be a whole number"]),
+        (None, ["--set", "rounds=true"], ["rounds must be a whole number"]),
+        (None, ["--set", "gammas=0.5"], ["gammas must be a list of 1 to 50 numbers from 0 to 1, got 0.5"]),
+        (None, ["--set", "gammas=[a]"], ["gammas[0] must be a number from 0 to 1, got 'a'"]),
+        (None, ["--set", "task.labels={disc: 1}"], ["task.labels.disc must be a list of mask values"]),
+        (None, ["--set", "task.unet=[1]"], ["task.unet must be settings (channels, strides"]),
         (None, ["--set", "task.unet.norm=FOO"], ["no network of these settings"]),
         (None, ["--set", "task.unet.channels=[4,8,8,8,8,8]"], ["no network of these settings"]),
-        (None, ["--set", "task.unet.strides=[4,4]", "--size", "40"], ["unet needs 1 strides"]),
-        (None, ["--set", "task.selector_net.head=foo"], ["selector head"]),
-        (None, ["--set", "tracks.personal=1"], ["tracks must map"]),
+        (None, ["--set", "task.unet.strides=[4,4]", "--size", "40"], ["task.unet: 2 channels need 1 strides, got 2"]),
+        (None, ["--set", "task.selector_net.head=foo"], ["task.selector_net.head must be fc or gap, got 'foo'"]),
+        (None, ["--set", "tracks.personal=1"], ["tracks.personal must be a track's kind and options"]),
         (None, ["--set", "tracks.selector.kind=[1]"], ["unknown kind"]),
     ],
 )
@@ -303,11 +305,14 @@ def test_a_task_of_ones_own_is_a_yaml_file(root, tmp_path, capsys, monkeypatch):
         (None, ["No such file", "retinal"]),
         ("name: [", ["no YAML"]),
         ("\xff", ["no YAML"]),
-        ("", ["expected a mapping"]),
-        ("- a", ["expected a mapping"]),
-        (OWN_TASK + "chanels: 1", ["unknown setting 'chanels'", "channels"]),
+        ("", ["must hold `key: value` lines"]),
+        ("- a", ["must hold `key: value` lines"]),
+        (
+            OWN_TASK + "chanels: 1",
+            [f", line {OWN_TASK.count(chr(10)) + 1}: unknown setting 'chanels'; did you mean 'channels'?"],
+        ),
         ("name: x", ["'channels' is missing"]),
-        (OWN_TASK.replace("[1, 2]", "1"), ["label 'disc'"]),
+        (OWN_TASK.replace("[1, 2]", "1"), ["labels.disc must be a list of mask values"]),
         (OWN_TASK.replace("my_eye", "../my eye"), ["'../my eye' is no plain name"]),
         (OWN_TASK + "intensity: loud", ["intensity must be"]),
         (OWN_TASK.replace("disc:", "1:"), ["names of labels must be text"]),
@@ -320,7 +325,7 @@ def test_a_bad_task_file_is_one_line(tmp_path, capsys, command, content, words):
         task.write_text(content, encoding="latin-1")
     assert main([*command, "--task", str(task), "--out", str(tmp_path / "out")]) == 2
     err = capsys.readouterr().err
-    assert err.startswith(f"fedsm: error: task file {task}") and err.count("\n") == 1
+    assert err.startswith(f"fedsm: error: {task}") and err.count("\n") == 1
     assert all(word in err for word in words), err
     assert not (tmp_path / "out").exists()
 

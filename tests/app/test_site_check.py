@@ -234,8 +234,10 @@ def test_a_python3_that_is_another(kit, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("data: [\n", "cannot be read"),
-        ("data: /a\ncolour: red\n", "unknown key 'colour' | remedy: known: data"),
+        ("data: [\n", "fedsm_site.yaml, line 2: is no YAML"),
+        ("data: /a\nthreds: 2\n", "line 2: unknown setting 'threds' | remedy: did you mean 'threads'? known: data"),
+        ("data: /a\nthreads: 0\n", "line 2: threads must be a whole number of at least 1, got 0 | remedy: correct /"),
+        ("data: /a\ncolour: red\n", "unknown setting 'colour' | remedy: known: data"),
         ("device: cpu\n", "no data path | remedy: write `data:"),
         ("data: /nowhere/at/all\n", "data folder /nowhere/at/all does not exist"),
     ],

@@ -118,7 +118,7 @@ def test_commands_go_on_without_it(tmp_path, capsys):
     model = write_super_model(tmp_path)
     assert main(["predict", str(model), str(site / "images"), "-o", str(tmp_path / "out")]) == 1
     told = capsys.readouterr()
-    assert "bomb.png cannot be read (20000 x 6000 pixels" in told.err and "6 images" in told.out
+    assert "bomb.png: cannot be read (20000 x 6000 pixels" in told.err and "6 images" in told.out
     assert main(["data", "check", str(tmp_path / "data"), "--task", "retinal", "--no-sheets"]) == 1
     assert "bomb.png (20000 x 6000 pixels, the limit is 100 million" in capsys.readouterr().out
 

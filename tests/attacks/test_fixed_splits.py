@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from fedsm.client.site_settings import Place
+from fedsm.client.site_settings import SiteLocation
 from fedsm.client.workers import build_worker
 from fedsm.core.errors import UserError
 from fedsm.core.task_names import REGISTER, VALIDATE
@@ -16,6 +16,7 @@ from fedsm.data.site_folder import list_pairs
 from fedsm.data.split import split_by_patient
 from fedsm.selectors.descriptor import describe
 from fedsm.tracks import server_tracks
+from fedsm.tracks.base import TRAIN
 from tests.conftest import small_settings, write_site
 from tests.helpers.hostile_server import SITE, meta_of, real_site, refusal, register, same
 
@@ -63,7 +64,7 @@ def test_a_real_site_sends_the_same_sums_whatever_the_seed(tmp_path, data):
     (simulated / SITE).symlink_to(data)
     (tmp_path / "sim").mkdir()
     (tmp_path / "sim" / "fedsm_site.yaml").write_text(f"data_root: {simulated}\n")
-    in_simulator = Place(str(tmp_path / "sim"), str(tmp_path / "sim"), SITE, 1)
+    in_simulator = SiteLocation(str(tmp_path / "sim"), str(tmp_path / "sim"), SITE, 1)
     assert same(sums[0], register(in_simulator, job())), "seed 0 is the simulator's split"
 
 
@@ -100,7 +101,7 @@ def test_sums_through_a_network_count_too(tmp_path, data):
     settings = job(overrides=["tracks.selector.descriptor=encoder"])
     place = real_site(tmp_path, data, max_statistics=1)
     meta = meta_of(settings) | {"round": 1, "tracks": ["global", "selector"]}
-    weights = server_tracks(settings, [SITE, "other"])["global"].payload(SITE)
+    weights = server_tracks(settings, [SITE, "other"])["global"].payload(TRAIN, SITE)
     worker = build_worker(place, REGISTER, meta)
     for shift in (0.0, 0.0, 0.01):
         moved = {k: v + shift if v.is_floating_point() else v.clone() for k, v in weights.items()}

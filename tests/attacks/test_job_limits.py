@@ -64,6 +64,32 @@ def test_generous_for_honest_jobs(path, value):
     JobSettings.from_dict(settings_with(path, value))
 
 
+ANYTHING = [
+    None, True, -1, 10**400, 10**5000, float("nan"), float("inf"), "", "\ud800", "\x1b[2J\n", b"x", [], [[]],
+    ["\ud800"], {}, {1: 2}, {"\ud800": 1}, {b"x": 1}, {"x": {"y": []}}, object(), set(), "a" * 10**5,
+    list(range(10**4)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(name for name in small_settings().to_dict() if name != "tracks"),
+        *(f"task.{name}" for name in small_settings().task.to_dict()),
+        "task.unet.channels", "task.unet.norm", "task.selector_net.head", "task.augment.flip", "task.unet.other",
+        "other", "task.\ud800", "\x1b[2J\n",
+    ],
+)  # fmt: skip
+def test_whatever_comes_in_place_of_a_setting_is_taken_or_refused_in_one_line(path):
+    """Found: a number of 5,000 digits ended the check with a ValueError. What the server hears can be shown."""
+    for value in ANYTHING:
+        try:
+            JobSettings.from_dict(settings_with(path, value))
+        except UserError as e:
+            for line in (str(e), e.public):
+                assert line.isprintable() and len(line.encode()) < 700, (value, line)
+
+
 def test_batches_are_bounded_by_their_pixels():
     with pytest.raises(UserError, match="smaller batch_size or size"):
         small_settings(size=4096, batch_size=4096)

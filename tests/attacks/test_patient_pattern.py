@@ -1,7 +1,5 @@
 """Row 12: the job's patient_pattern as an oracle that spells patients' file names."""
 
-import dataclasses
-
 import pytest
 
 from app_fedsm.cli.main import main
@@ -29,7 +27,7 @@ def data(tmp_path):
 def asking(pattern: str):
     """A job whose task has a pattern."""
     settings = small_settings(selector="statistics")
-    return dataclasses.replace(settings, task=dataclasses.replace(settings.task, patient_pattern=pattern))
+    return settings.replace(task=settings.task.replace(patient_pattern=pattern))
 
 
 def told(place, pattern: str) -> str:

@@ -1,8 +1,12 @@
 """fedsm_site.yaml: what only the site knows."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 
+import app_fedsm.provisioning
 from fedsm.client.site_settings import load_site_settings
 from fedsm.core.errors import UserError
 from fedsm.data.site_rules import SiteRules
@@ -70,6 +74,23 @@ def test_a_privacy_budget_is_epsilon_unless_told(tmp_path):
         assert load(tmp_path, f"data: /a\nstatistics_privacy: {text}\n").statistics_privacy.total == total
 
 
+def test_every_line_of_the_kits_template_can_be_used(tmp_path):
+    """With the # taken away, as its reader is told to."""
+    template = (Path(app_fedsm.provisioning.__file__).parent / "kit" / "fedsm_site.yaml").read_text()
+    lines = re.findall(r"^# ([a-z_]+: .+)$", template, re.MULTILINE)
+    assert len(lines) > 8
+    site = load(tmp_path, "\n".join(line.replace("device: cuda", "device: cpu") for line in lines))
+    assert (str(site.data), site.rules.patient_pattern) == ("/data/retina", r"^(P\d+)_")
+
+
+def test_a_size_is_a_number_of_bytes_or_text(tmp_path):
+    """`1_000` is no number in YAML 1.2, and the message says what is."""
+    with pytest.raises(
+        UserError, match="cache_budget must be a size such as `20 GB`, or a number of bytes, got '1_000'"
+    ):
+        load(tmp_path, "data: /a\ncache_budget: 1_000\n")
+
+
 def test_environment_variable_serves_where_there_is_no_file(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDSM_DATA_ROOT", "/from/env")
     assert str(load(tmp_path, None).data) == "/from/env/site-1"
@@ -81,14 +102,14 @@ def test_environment_variable_serves_where_there_is_no_file(tmp_path, monkeypatc
         (None, "no data path"),
         ("", "no data path"),
         ("data: /a\ndata_root: /b\n", "not both"),
-        ("data: /a\ncolour: red\n", "line 2: unknown key 'colour'"),
+        ("data: /a\ncolour: red\n", "line 2: unknown setting 'colour'"),
         ("# a comment\ndata: 7\n", "line 2: data must be text"),
         ("data: /a\nthreads: many\n", "threads"),
         ("data: /a\nthreads: 0\n", "threads"),
         ("data: /a\nworkers: 0\n", "line 2: workers must be a whole number"),
         ("data: /a\nworkers: true\n", "line 2: workers must be a whole number"),
         ("data: /a\ncache_dir: 7\n", "line 2: cache_dir must be text"),
-        ("data: /a\ncache_budget: lots\n", "line 2: cache_budget must be a size as `20 GB`"),
+        ("data: /a\ncache_budget: lots\n", "line 2: cache_budget must be a size such as `20 GB`"),
         ("data: /a\ncache_budget: 20 XB\n", "line 2: cache_budget"),
         ("data: /a\ncache_budget: -1\n", "line 2: cache_budget"),
         ("data: /a\ncache_budget: 0 GB\n", "line 2: cache_budget"),
@@ -96,16 +117,31 @@ def test_environment_variable_serves_where_there_is_no_file(tmp_path, monkeypatc
         ("data: /a\nsplits: sometimes\n", "line 2: splits must be fixed or by_seed"),
         ("data: /a\nmax_statistics: 0\n", "line 2: max_statistics must be a whole number"),
         ("data: /a\nmin_patients: few\n", "line 2: min_patients must be a whole number"),
-        ("data: /a\nstatistics_privacy: {epsilon: 2, delta: 0.1, budget: 1}\n", "budget at least epsilon"),
-        ("data: /a\nstatistics_privacy: {epsilon: 2, delta: 0.1, budget: .inf}\n", "budget at least epsilon"),
-        ("data: /a\nstatistics_privacy: 1\n", "line 2: statistics_privacy must be as {epsilon: 1"),
-        ("data: /a\nstatistics_privacy: {epsilon: 1}\n", "statistics_privacy must be"),
-        ("data: /a\nstatistics_privacy: {epsilon: 0, delta: 0.1}\n", "statistics_privacy must be"),
-        ("data: /a\nstatistics_privacy: {epsilon: .nan, delta: 0.1}\n", "statistics_privacy must be"),
-        ("data: /a\nstatistics_privacy: {epsilon: 1, delta: 0.1, colour: 3}\n", "statistics_privacy must be"),
+        (
+            "data: /a\nstatistics_privacy: {epsilon: 2, delta: 0.1, budget: 1}\n",
+            "line 2: statistics_privacy: budget must be at least epsilon (2), got 1",
+        ),
+        (
+            "data: /a\nstatistics_privacy: {epsilon: 2, delta: 0.1, budget: .inf}\n",
+            "statistics_privacy.budget must be a number above 0, got inf",
+        ),
+        (
+            "data: /a\nstatistics_privacy: 1\n",
+            "line 2: statistics_privacy must be settings (epsilon, delta, clip, budget), got 1",
+        ),
+        ("data: /a\nstatistics_privacy: {epsilon: 1}\n", "line 2: setting 'statistics_privacy.delta' is missing"),
+        (
+            "data: /a\nstatistics_privacy: {epsilon: 0, delta: 0.1}\n",
+            "epsilon must be a number above 0 and at most 100, got 0",
+        ),
+        ("data: /a\nstatistics_privacy: {epsilon: .nan, delta: 0.1}\n", "statistics_privacy.epsilon must be a number"),
+        (
+            "data: /a\nstatistics_privacy: {epsilon: 1, delta: 0.1, colour: 3}\n",
+            "line 2: unknown setting 'statistics_privacy.colour'",
+        ),
         ("data: /a\ndevice: toaster\n", "device 'toaster'"),
         ("- data\n", "key: value"),
-        ("data: [\n", "cannot be read"),
+        ("data: [\n", "line 2: is no YAML"),
     ],
 )
 def test_errors_name_the_site_and_the_remedy(tmp_path, monkeypatch, text, words):

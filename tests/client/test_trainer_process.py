@@ -175,7 +175,7 @@ def test_the_process_ends_with_its_parent(tmp_path, data_root):
     place, mark = place_of(tmp_path, data_root), tmp_path / "trains"
     code = (
         "from tests.helpers.trainer_site import *\n"
-        f"link = TrainerLink(Place(*{tuple(place)!r}), faulty('waits', {str(mark)!r}))\n"
+        f"link = TrainerLink(SiteLocation(*{tuple(place)!r}), faulty('waits', {str(mark)!r}))\n"
         f"when_it_trains(Path({str(mark)!r}), lambda: print(link.pid, flush=True))\n"
         "link.do('fedsm_train', meta_of(small_job(), 2), payload_of(small_job(), 2), GO_ON)\n"
     )

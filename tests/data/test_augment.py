@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from fedsm.core.errors import UserError
+from fedsm.core.task_settings import AugmentSettings
 from fedsm.data.augment import augment_batch
 from tests.conftest import small_settings
 
@@ -20,12 +21,12 @@ def generator(seed: int = 0) -> torch.Generator:
 
 def test_nothing_asked_nothing_done():
     images, labels = batch()
-    assert augment_batch(images, labels, {}, generator())[0] is images
+    assert augment_batch(images, labels, AugmentSettings(), generator())[0] is images
 
 
 def test_horizontal_flip_is_exact_and_takes_the_labels_along():
     images, labels = batch(16)
-    new, new_labels = augment_batch(images, labels, {"flip": "horizontal"}, generator())
+    new, new_labels = augment_batch(images, labels, AugmentSettings.from_dict({"flip": "horizontal"}), generator())
     flipped = 0
     for i in range(16):
         turned = torch.allclose(new[i], images[i].flip(-1), atol=1e-5)
@@ -37,7 +38,7 @@ def test_horizontal_flip_is_exact_and_takes_the_labels_along():
 
 def test_all_together_stays_in_range_and_is_fixed_by_the_generator():
     images, labels = batch()
-    options = {"flip": "both", "rotate": 20, "scale": 0.2, "intensity": 0.3}
+    options = AugmentSettings(flip="both", rotate=20, scale=0.2, intensity=0.3)
     new, new_labels = augment_batch(images, labels, options, generator(3))
     assert new.shape == images.shape and new.min() >= 0 and new.max() <= 1
     assert set(new_labels.unique().tolist()) <= {0.0, 1.0}
@@ -51,7 +52,9 @@ def test_image_and_labels_move_together():
     images, labels = torch.zeros(8, 3, 64, 64), torch.zeros(8, 1, 64, 64)
     images[:, :, 20:40, 24:44] = 1
     labels[:, :, 20:40, 24:44] = 1
-    new, mask = augment_batch(images, labels, {"flip": "both", "rotate": 30, "scale": 0.2}, generator())
+    new, mask = augment_batch(
+        images, labels, AugmentSettings.from_dict({"flip": "both", "rotate": 30, "scale": 0.2}), generator()
+    )
     both = ((new[:, :1] > 0.5) & (mask > 0)).sum((1, 2, 3))
     either = ((new[:, :1] > 0.5) | (mask > 0)).sum((1, 2, 3))
     assert (both / either > 0.9).all()
@@ -61,7 +64,7 @@ def test_a_flipped_and_rotated_square_stays_a_square():
     """Flip, rotation and zoom of 1 keep areas: a shear would not."""
     images, labels = torch.zeros(16, 1, 64, 64), torch.zeros(16, 1, 64, 64)
     labels[:, :, 22:42, 22:42] = 1
-    _, mask = augment_batch(images, labels, {"flip": "both", "rotate": 40}, generator())
+    _, mask = augment_batch(images, labels, AugmentSettings.from_dict({"flip": "both", "rotate": 40}), generator())
     assert (mask.sum((1, 2, 3)) / 400 - 1).abs().max() < 0.05
 
 

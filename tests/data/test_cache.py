@@ -245,7 +245,7 @@ def test_a_full_disk_costs_time_but_no_training(site, cache, caplog):
 
 def test_a_bad_file_is_named_and_leaves_nothing(site, cache):
     (site / "images" / "case_05.png").write_bytes(b"no picture")
-    with pytest.raises(UserError, match="case_05.png cannot be read"):
+    with pytest.raises(UserError, match="case_05.png: cannot be read"):
         load(site, cache)
     assert entries(cache) == set()
 

@@ -1,6 +1,5 @@
 """Every kind of bad file becomes a finding with level, site, file and remedy; nothing stops the check."""
 
-import dataclasses
 import json
 
 import nibabel
@@ -128,7 +127,7 @@ def test_each_file_is_decoded_once(site, monkeypatch):
 
 
 def test_channels_that_the_task_cannot_use(site):
-    report = check_folder(site, "a", dataclasses.replace(TASK, channels=2))
+    report = check_folder(site, "a", TASK.replace(channels=2))
     assert_found(report, "channels", "(14)", "images/case_00.png (3)", "and 9 more")
     assert report.level == "FAIL"
 

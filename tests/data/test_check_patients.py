@@ -1,6 +1,5 @@
 """Whom an image is of, and who is in which part: what the check finds about patients and splits."""
 
-import dataclasses
 import json
 
 import pytest
@@ -55,7 +54,7 @@ def test_patients_are_told_by_table_or_pattern(site):
     with pytest.raises(UserError, match="two parts"):
         load_site(site, "a", small_settings())
     table.unlink()
-    decade = dataclasses.replace(TASK, patient_pattern=r"case_(\d)")  # two patients: 0 and 1
+    decade = TASK.replace(patient_pattern=r"case_(\d)")  # two patients: 0 and 1
     assert_found(check_folder(site, "a", decade), "overlap", "0 (train and validation)", "1 (validation and test)")
     assert_found(check_folder(site, "a", decade), "too few", "2")
 
@@ -75,7 +74,7 @@ def test_patients_are_told_by_table_or_pattern(site):
 def test_patients_that_cannot_be_told(site, table, pattern, words):
     if table:
         (site / "patients.csv").write_text(table)
-    task = dataclasses.replace(TASK, patient_pattern=pattern)
+    task = TASK.replace(patient_pattern=pattern)
     assert_found(check_folder(site, "a", task), "patients", words)
     with pytest.raises(UserError, match="case_0|columns|without|expression"):
-        load_site(site, "a", dataclasses.replace(small_settings(), task=task))
+        load_site(site, "a", small_settings().replace(task=task))

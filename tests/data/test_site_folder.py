@@ -1,6 +1,5 @@
 """What is wrong with a site's folder is said in one line that names site, file and remedy."""
 
-import dataclasses
 import shutil
 
 import nibabel
@@ -87,10 +86,10 @@ def test_missing_and_empty_folders(tmp_path):
         list_sites(tmp_path)
     (tmp_path / "two").mkdir()
     assert list_sites(tmp_path) == ["one", "two"], "every sub-folder is a site: none is left out in silence"
-    with pytest.raises(UserError, match="images is missing"):
+    with pytest.raises(UserError, match="images: the folder is missing"):
         list_pairs(tmp_path / "two", "two")
     (tmp_path / "two" / "images").mkdir()
-    with pytest.raises(UserError, match="masks is missing"):
+    with pytest.raises(UserError, match="masks: the folder is missing"):
         list_pairs(tmp_path / "two", "two")
     (tmp_path / "two" / "masks").mkdir()
     with pytest.raises(UserError, match="no images in"):
@@ -237,7 +236,7 @@ def test_one_picture_is_the_same_numbers_in_every_format(tmp_path, name, change,
         else:
             values = pixels if part == "images" else mask[::-1].T
             nibabel.save(nibabel.Nifti1Image(values, np.eye(4)), tmp_path / part / name)
-    task = dataclasses.replace(TASK, intensity=intensity)
+    task = TASK.replace(intensity=intensity)
     images, labels = to_tensors(*read_pair(*list_pairs(tmp_path, "a"), "a", task), task, 40)
     expected = torch.from_numpy(picture / 255.0).float()
     if intensity == "percentiles":
@@ -255,5 +254,5 @@ def test_infinite_pixels_are_refused(tmp_path):
     for part, array in (("images", pixels), ("masks", np.zeros((8, 8), np.uint8))):
         (tmp_path / part).mkdir()
         Image.fromarray(array).save(tmp_path / part / "x.tif")
-    with pytest.raises(UserError, match=r"'a'.*x.tif holds NaN or infinite values; export it again"):
+    with pytest.raises(UserError, match=r"'a'.*x.tif: holds NaN or infinite values; export it again"):
         read_pair(*list_pairs(tmp_path, "a"), "a", TASK)

@@ -21,8 +21,7 @@ class FixedSelector:
 @pytest.fixture
 def evaluation(monkeypatch):
     monkeypatch.setattr(module, "build_inference_selector", lambda *a: FixedSelector())
-    settings = small_settings()
-    settings.gammas = [0.0, 0.5, 1.0]
+    settings = small_settings(gammas=[0.0, 0.5, 1.0])
     tracks = server_tracks(settings, SITES)
     models = {"global": tracks["global"].weights} | tracks["personal"].files()
     for i, weights in enumerate(models.values()):

@@ -1,7 +1,5 @@
 """FedSM-extra and the ensemble: the federated run equals a plain loop, and their results are complete."""
 
-import dataclasses
-
 import torch
 from monai.losses import DiceLoss
 from torch.nn import functional
@@ -118,7 +116,7 @@ def test_ensemble(tmp_path, data_root):
     dice = DiceLoss()
     # In round 1 all networks are equal, so the mixture does not depend on the selector: no step is taken.
     for number in (2, 3):
-        before = dataclasses.replace(settings, rounds=number - 1)
+        before = settings.replace(rounds=number - 1)
         after = algorithm_1(data_root, before, TWO, lam=0.7, selector="none")
         order = ["global", *(f"personal.{s}" for s in TWO)]
         nets = [build_unet(settings.task).eval() for _ in order]

@@ -3,12 +3,10 @@
 import json
 from pathlib import Path
 
-import yaml
-
-from app_fedsm.config.build import _Loader
 from app_fedsm.experiments.grid import build_experiment
 from app_fedsm.experiments.grid_run import SPEC
 from app_fedsm.experiments.grid_state import Grid
+from fedsm.core.yaml_file import parse_value
 
 SITES = ["a", "b"]
 SMALL = {
@@ -18,7 +16,7 @@ SMALL = {
 
 
 def build(content: str, options: dict | None = None, out: Path = Path("out"), **given):
-    content = yaml.load(content, _Loader)
+    content = parse_value(content, "test")
     content["base"] = {"task": "retinal"} | content.get("base", {})
     return build_experiment("grid", content, options or {}, given | {"out": str(out)})
 

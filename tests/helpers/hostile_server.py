@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 import yaml
 
-from fedsm.client.site_settings import Place
+from fedsm.client.site_settings import SiteLocation
 from fedsm.client.workers import build_worker
 from fedsm.core.errors import UserError
 from fedsm.core.settings import JobSettings
@@ -17,11 +17,11 @@ from fedsm.core.tensors import Tensors
 SITE = "hospital"
 
 
-def real_site(folder: Path, data: Path, **own) -> Place:
+def real_site(folder: Path, data: Path, **own) -> SiteLocation:
     """A hospital: its own file says `data`, not `data_root`."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "fedsm_site.yaml").write_text(yaml.safe_dump({"data": str(data), "threads": 1, "device": "cpu"} | own))
-    return Place(str(folder), str(folder), SITE, 1)
+    return SiteLocation(str(folder), str(folder), SITE, 1)
 
 
 def meta_of(settings: JobSettings, run: int = 0) -> dict:
@@ -35,13 +35,13 @@ def meta_of(settings: JobSettings, run: int = 0) -> dict:
     }
 
 
-def register(place: Place, settings: JobSettings, run: int = 0) -> Tensors:
+def register(place: SiteLocation, settings: JobSettings, run: int = 0) -> Tensors:
     """The sums that a site sends when it registers. Each call is a new process at the site."""
     meta = meta_of(settings, run)
     return build_worker(place, REGISTER, meta).do(REGISTER, meta, {}, lambda: False).tracks["selector"]
 
 
-def refusal(place: Place, settings: JobSettings, run: int = 0) -> UserError | None:
+def refusal(place: SiteLocation, settings: JobSettings, run: int = 0) -> UserError | None:
     """Why the site sends no sums; None: it sends them."""
     try:
         register(place, settings, run)

@@ -5,7 +5,6 @@ Penalties enter as gradients (w - w_g), not as losses, and APFL's mixture is a f
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,7 +64,7 @@ class FineTune(Ditto):
     """v <- w_g without moments, then v <- v - lr_factor eta grad F(v)."""
 
     def __init__(self, settings: JobSettings, start: dict, lr_factor: float):
-        super().__init__(dataclasses.replace(settings, lr=lr_factor * settings.lr), start, prox=0.0)
+        super().__init__(settings.replace(lr=lr_factor * settings.lr), start, prox=0.0)
 
     def start(self, w_g: dict) -> None:
         super().start(w_g)

@@ -13,9 +13,10 @@ from pathlib import Path
 import torch
 import yaml
 
-from fedsm.client.site_settings import Place
+from fedsm.client.site_settings import SiteLocation
 from fedsm.client.trainer_link import COMMAND, TrainerLink
 from fedsm.tracks import server_tracks
+from fedsm.tracks.base import TRAIN
 from tests.conftest import SITES, small_settings
 
 SITE = SITES[1]
@@ -27,11 +28,11 @@ def small_job(**given):
     return small_settings(**({"selector": "gradient", "rounds": 4, "round_timeout": 600} | given))
 
 
-def place_of(folder: Path, data_root: Path) -> Place:
+def place_of(folder: Path, data_root: Path) -> SiteLocation:
     """A site's settings file in a folder of its own."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "fedsm_site.yaml").write_text(yaml.safe_dump({"data_root": str(data_root), "threads": 1}))
-    return Place(str(folder), str(folder), SITE, 1)
+    return SiteLocation(str(folder), str(folder), SITE, 1)
 
 
 def meta_of(settings, number: int) -> dict:
@@ -41,7 +42,7 @@ def meta_of(settings, number: int) -> dict:
 
 def payload_of(settings, number: int) -> dict:
     """Models as the server might send them in a round: others in each."""
-    payload = {name: track.payload(SITE) for name, track in server_tracks(settings, SITES).items()}
+    payload = {name: track.payload(TRAIN, SITE) for name, track in server_tracks(settings, SITES).items()}
     payload = copy.deepcopy({name: tensors for name, tensors in payload.items() if tensors})
     generator = torch.Generator().manual_seed(number)
     for tensors in payload.values():
@@ -52,7 +53,7 @@ def payload_of(settings, number: int) -> dict:
 
 
 @contextmanager
-def link_to(place: Place, command: tuple[str, ...] = COMMAND) -> Iterator[TrainerLink]:
+def link_to(place: SiteLocation, command: tuple[str, ...] = COMMAND) -> Iterator[TrainerLink]:
     """A link whose process is gone afterwards."""
     link = TrainerLink(place, command)
     try:

@@ -9,7 +9,7 @@ from fedsm.nets import VGG11, build_selector, build_unet, count_parameters
 
 
 def task(**given) -> TaskSettings:
-    return TaskSettings(**({"name": "t", "channels": 3, "labels": {"disc": [1, 2], "cup": [2]}} | given))
+    return TaskSettings.from_dict({"name": "t", "channels": 3, "labels": {"disc": [1, 2], "cup": [2]}} | given)
 
 
 def test_vgg11_sizes():

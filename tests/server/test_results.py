@@ -8,10 +8,8 @@ from tests.conftest import small_settings
 SITES = ["a", "b"]
 
 
-def settings():
-    s = small_settings()
-    s.gammas = [0.0, 0.5, 1.0]
-    return s
+def settings(**given):
+    return small_settings(gammas=[0.0, 0.5, 1.0], **given)
 
 
 def part(images, global_, personal_a, personal_b, by_gamma, selected) -> dict:
@@ -51,8 +49,7 @@ def test_of_equal_gammas_the_largest():
 
 def test_soft_selection_has_a_gamma_of_its_own():
     """Blended validation Dice at 0, 0.5, 1: 0.4, 0.7, 0.6 at both sites. So 0.5, though the hard choice takes 0."""
-    given, soft = settings(), evaluations()
-    given.blend = True
+    given, soft = settings(blend=True), evaluations()
     for e in soft.values():
         for p, shift in (("validation", 0.0), ("test", 0.1)):
             for row, value in zip(e[p]["gammas"], (0.4, 0.7, 0.6), strict=True):
@@ -144,8 +141,7 @@ def test_a_site_without_a_personal_model_has_none_in_the_table():
 
 
 def test_a_missing_blend_and_a_foreign_label_are_refused():
-    given = settings()
-    given.blend = True
+    given = settings(blend=True)
     models = ["global", "personal.a", "personal.b", "selector"]
     assert "malformed" in evaluation_problem(evaluations()["a"], given, SITES, models, counts(4))
     foreign = evaluations()["a"]

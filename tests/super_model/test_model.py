@@ -120,8 +120,7 @@ def test_mask_values():
     labels = np.array([[[0, 1, 1, 0]], [[0, 0, 1, 1]]], bool)
     assert compose(labels, table).tolist() == [[0, 1, 2, 2]]
     assert decompose(np.array([[0, 1, 2, 2]]), task).astype(int).tolist() == [[[0, 1, 1, 1]], [[0, 0, 1, 1]]]
-    task.labels = {"a": [7, 300], "b": [5, 300]}
-    task.background = [9]
+    task = task.replace(labels={"a": [7, 300], "b": [5, 300]}, background=[9])
     assert mask_table(task).tolist() == [9, 7, 5, 300] and mask_table(task).dtype == np.uint16
 
 

@@ -28,11 +28,16 @@ def explain(error: Exception) -> UserError:
     if isinstance(error, UserError):
         return error
     if is_out_of_memory(error):
-        return UserError(f"{OUT_OF_MEMORY} ({type(error).__name__}: {' '.join(str(error).split())})", OUT_OF_MEMORY)
+        return UserError(
+            f"{OUT_OF_MEMORY} ({type(error).__name__}: {' '.join(str(error).split())})", public=OUT_OF_MEMORY
+        )
     if isinstance(error, OSError) and error.errno in _DISK:
-        where = f"{error.filename}: " if error.filename else ""
         reason = _DISK[error.errno]
-        return UserError(f"{where}{error.strerror}: {reason} (state_dir and cache_dir are in fedsm_site.yaml)", reason)
+        return UserError(
+            f"{error.strerror}: {reason} (state_dir and cache_dir are in fedsm_site.yaml)",
+            file=error.filename or None,
+            public=reason,
+        )
     return UserError(traceback.format_exc(), public=type(error).__name__)
 
 

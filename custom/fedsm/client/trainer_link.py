@@ -22,7 +22,7 @@ from typing import IO
 
 from fedsm.client import frames
 from fedsm.client.failures import OUT_OF_MEMORY, speaks_of_memory
-from fedsm.client.site_settings import Place
+from fedsm.client.site_settings import SiteLocation
 from fedsm.client.work import Aborted, Answer
 from fedsm.core.errors import UserError
 from fedsm.core.task_names import EVALUATE, SCORE
@@ -46,12 +46,12 @@ class TrainerLink:
     """Does a site's tasks as `SiteTrainer` does, in another process.
 
     Args:
-        place: where the site's settings are.
+        location: where the site's settings are.
         command: what to start; a file descriptor is added to it.
     """
 
-    def __init__(self, place: Place, command: tuple[str, ...] = COMMAND):
-        self._place = place
+    def __init__(self, location: SiteLocation, command: tuple[str, ...] = COMMAND):
+        self._location = location
         self._command = command
         self._child: _Child | None = None
         self._lock = threading.Lock()
@@ -88,7 +88,7 @@ class TrainerLink:
             if child is None or child.busy or not child.alive():
                 if child:
                     child.end()
-                child = self._child = _Child(self._command, self._place)
+                child = self._child = _Child(self._command, self._location)
             child.busy = True
             return child
 
@@ -96,9 +96,9 @@ class TrainerLink:
 class _Child:
     """One process, from its start to its end."""
 
-    def __init__(self, command: tuple[str, ...], place: Place):
+    def __init__(self, command: tuple[str, ...], location: SiteLocation):
         self.busy = False
-        self._site = place.site
+        self._site = location.site
         self._number = 0
         self._sock, theirs = socket.socketpair()
         # Code that came with a job (BYOC) is on this process's path only.
@@ -116,7 +116,7 @@ class _Child:
         )
         self._reader.start()
         self._oom_kills = oom_kills()
-        self._hello = place._asdict()
+        self._hello = location._asdict()
 
     @property
     def pid(self) -> int:
@@ -143,7 +143,7 @@ class _Child:
                 raise Aborted
             if now > deadline:
                 message = f"the trainer was not done within the {seconds:g} s that the server waits, and was ended"
-                raise UserError(f"site {self._site!r}: {message}", public=message)
+                raise UserError(message, site=self._site, public=message)
 
         try:
             if self._number == 1:
@@ -159,7 +159,7 @@ class _Child:
         if "failure" in reply:
             if not reply["sound"]:
                 self.end()
-            raise UserError(reply["failure"], reply["public"])
+            raise UserError(reply["failure"], public=reply["public"])
         if "aborted" in reply:
             raise Aborted
         return Answer(tracks, reply["meta"], reply["sums"])
@@ -193,7 +193,7 @@ class _Child:
             cause += f"; {OUT_OF_MEMORY}"
         public = f"the trainer process {cause} ({task} of round {number}); the next task starts a new one"
         lines = " | ".join(line[:200] for line in self._lines) or "none"
-        return UserError(f"site {self._site!r}: {public}; its last lines: {lines}", public)
+        return UserError(f"{public}; its last lines: {lines}", site=self._site, public=public)
 
 
 def _follow(stream: IO[bytes], lines: deque[str], site: str) -> None:

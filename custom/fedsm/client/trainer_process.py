@@ -18,7 +18,7 @@ import traceback
 
 from fedsm.client import frames
 from fedsm.client.failures import explain
-from fedsm.client.site_settings import Place
+from fedsm.client.site_settings import SiteLocation
 from fedsm.client.work import Aborted
 from fedsm.client.workers import build_worker
 from fedsm.core.errors import UserError
@@ -56,7 +56,7 @@ def _serve() -> int:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     hand = _Hand()
     with socket.socket(fileno=int(sys.argv[1])) as sock:
-        place = Place(**frames.receive(sock)[0])
+        location = SiteLocation(**frames.receive(sock)[0])
         trainer = None
         while True:
             try:
@@ -65,7 +65,7 @@ def _serve() -> int:
                 return 0
             sound, tracks = True, {}
             try:
-                trainer = trainer or build_worker(place, request["task"], request["meta"])
+                trainer = trainer or build_worker(location, request["task"], request["meta"])
                 number = request["number"]
                 answer = trainer.do(request["task"], request["meta"], payload, lambda n=number: hand.stopped >= n)
                 reply = {"meta": answer.meta, "sums": answer.sums}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedsm.client.site_scorer import SiteScorer
-from fedsm.client.site_settings import Place, load_site_settings
+from fedsm.client.site_settings import SiteLocation, load_site_settings
 from fedsm.client.site_trainer import SiteTrainer
 from fedsm.core.errors import UserError
 from fedsm.core.limits import MOST_ROUND, is_whole, shown
@@ -18,7 +18,7 @@ from fedsm.tracks import check_options
 Worker = SiteTrainer | SiteScorer
 
 
-def build_worker(place: Place, task: str, meta: dict) -> Worker:
+def build_worker(location: SiteLocation, task: str, meta: dict) -> Worker:
     """The worker of a run at a site, from the site's own settings and what came with the first task.
 
     Raises:
@@ -27,13 +27,13 @@ def build_worker(place: Place, task: str, meta: dict) -> Worker:
             or the site's own settings are wrong.
     """
     run_id, sites = check_task(meta)
-    site = load_site_settings(Path(place.local), Path(place.workspace), place.site, place.fair_share)
+    site = load_site_settings(Path(location.local), Path(location.workspace), location.site, location.fair_share)
     settings = JobSettings.from_dict(meta["settings"])
     check_options(settings)
     check_sizes(settings, len(sites))
     if task == SCORE:
-        return SiteScorer(settings, site, place.site, sites)
-    return SiteTrainer(settings, site, place.site, sites.index(place.site), sites, run_id)
+        return SiteScorer(settings, site, location.site, sites)
+    return SiteTrainer(settings, site, location.site, sites.index(location.site), sites, run_id)
 
 
 def check_task(meta: dict) -> tuple[str, list[str]]:

@@ -80,6 +80,11 @@ def check_site_names(values: object, where: str) -> list[str]:
     return list(values)
 
 
+def is_plain_name(value: object) -> bool:
+    """Whether something may be the name of a file or a model: letters, digits, '_', '.' and '-', 200 at most."""
+    return isinstance(value, str) and bool(_PLAIN.fullmatch(value))
+
+
 def check_plain_names(values: Iterable[object], where: str, what: str) -> None:
     """Refuses anything but plain names of files or models, such as `personal.site-1`.
 

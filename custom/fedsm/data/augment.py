@@ -7,23 +7,24 @@ import math
 import torch
 from torch.nn import functional
 
+from fedsm.core.task_settings import AugmentSettings
+
 
 def augment_batch(
-    images: torch.Tensor, labels: torch.Tensor, options: dict, generator: torch.Generator
+    images: torch.Tensor, labels: torch.Tensor, options: AugmentSettings, generator: torch.Generator
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Augments a batch; each image draws its own transform.
 
     Args:
         images: (B, C, H, W) in 0..1.
         labels: (B, L, H, W) of 0 and 1.
-        options: `flip` (none, horizontal, both), `rotate` (degrees, up to), `scale` (fraction, up to), `intensity`
-            (fraction by which brightness and contrast change, up to). Empty: nothing happens.
+        options: the task's. With none of them set nothing happens, and nothing is drawn.
         generator: a CPU generator, so that every device draws the same.
 
     Returns:
         images in 0..1 and labels of 0 and 1, of the same shapes; beside the picture is black and background.
     """
-    if not options:
+    if not options.model_fields_set:
         return images, labels
     count = len(images)
 
@@ -34,10 +35,9 @@ def augment_batch(
         coin = torch.rand(count, generator=generator) < 0.5
         return torch.where(coin & active, -1.0, 1.0)
 
-    flip = options.get("flip", "none")
-    mirror_x, mirror_y = sign(flip != "none"), sign(flip == "both")
-    angle = uniform(math.radians(options.get("rotate", 0)))
-    zoom = 1 / (1 + uniform(options.get("scale", 0)))
+    mirror_x, mirror_y = sign(options.flip != "none"), sign(options.flip == "both")
+    angle = uniform(math.radians(options.rotate))
+    zoom = 1 / (1 + uniform(options.scale))
     cos, sin = angle.cos() * zoom, angle.sin() * zoom
     # One affine map an image and one resampling for all: rotation and zoom of the flipped picture.
     rows = [mirror_x * cos, -mirror_y * sin], [mirror_x * sin, mirror_y * cos]
@@ -46,8 +46,7 @@ def augment_batch(
     grid = functional.affine_grid(theta, list(images.shape), align_corners=False)
     images = functional.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
     labels = functional.grid_sample(labels, grid, mode="nearest", padding_mode="zeros", align_corners=False)
-    strength = options.get("intensity", 0)
-    if strength:
+    if strength := options.intensity:
         gain = (1 + uniform(strength)).view(-1, 1, 1, 1).to(images.device)
         offset = uniform(strength / 2).view(-1, 1, 1, 1).to(images.device)
         mean = images.mean(dim=(1, 2, 3), keepdim=True)

@@ -125,7 +125,7 @@ def open_entry(
                 _build(partial, site, decode, room)
                 if key_now() != key:
                     where = pairs[0].image.parent.parent
-                    raise UserError(f"site {site!r}: files in {where} changed while they were read; start again")
+                    raise UserError(f"files in {where} changed while they were read", site=site, remedy="start again")
             entry = _map(place)
             if entry is None:
                 raise OSError(f"{place} cannot be read back")

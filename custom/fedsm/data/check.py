@@ -74,7 +74,7 @@ def _check_patients(
     try:
         patient_of = dict(zip(stems, patients_of(folder, stems, rules.pattern(folder, task, site), site), strict=True))
     except UserError as e:
-        notes["patients"].append(printable(str(e).removeprefix(f"site {site!r}: ")))
+        notes["patients"].append(printable(f"{e.what}; {e.remedy}" if e.remedy else e.what))
         return {stem: stem for stem in stems}
     count = len(set(patient_of.values()))
     if count < _MIN_PATIENTS:
@@ -170,7 +170,11 @@ def check_root(
         return [check_folder(root, root.resolve().name, task, progress, replace(rules, task_pattern=False))]
     names = site_folders(root)
     if not any(_is_site(root / name) for name in names):
-        raise UserError(f"{root} holds no site; give a folder with one sub-folder a site, each with images/ and masks/")
+        raise UserError(
+            "holds no site",
+            file=root,
+            remedy="give a folder with one sub-folder per site, each with images/ and masks/",
+        )
     reports = [check_folder(root / name, name, task, progress, rules) for name in names]
     owners: dict[str, dict[str, str]] = defaultdict(dict)
     for report in reports:

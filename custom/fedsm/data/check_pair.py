@@ -74,7 +74,7 @@ def _load(path: Path, site: str, notes: Notes, mask: bool = False) -> np.ndarray
         if array.dtype.kind not in "buif":
             raise UserError(f"voxels of type {array.dtype}")
     except UserError as e:
-        reason = str(e.__cause__ or e).splitlines()[0].replace(str(path), path.name)
+        reason = str(e.__cause__ or e.message).splitlines()[0].replace(str(path), path.name)
         notes["unreadable"].append(f"{name_of(path)} ({printable(reason) if info.st_size else '0 bytes'})")
         return None
     if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -142,7 +142,7 @@ def look_at(pair: Pair, site: str, task: TaskSettings, notes: Notes) -> Seen | N
     try:
         quantiles = _look_at_range(image, name_of(pair.image), task, notes)
     except IntensityError as e:
-        notes["range"].append(f"{name_of(pair.image)} ({str(e).partition(';')[0]})")
+        notes["range"].append(f"{name_of(pair.image)} ({e.message})")
         return None
     pixels = dict(zip(values.tolist(), counts.tolist(), strict=True))
     return Seen(_hash(image), _hash(mask), mask.shape, pixels, quantiles)

@@ -198,8 +198,9 @@ def _check_memory(need: int, site: str) -> None:
     if need > free:
         message = "the site's images at the job's size fit neither into its cache nor into its memory"
         raise UserError(
-            f"site {site!r}: {message} ({need / 1e9:.3g} GB of {free / 1e9:.3g}): raise cache_budget in"
-            " fedsm_site.yaml, or ask for a smaller size",
+            f"{message} ({need / 1e9:.3g} GB of {free / 1e9:.3g})",
+            site=site,
+            remedy="raise cache_budget in fedsm_site.yaml, or ask for a smaller size",
             public=f"{message}: a smaller size may help",
         )
 
@@ -234,4 +235,4 @@ def load_pair(pair: Pair, site: str, settings: JobSettings) -> tuple[torch.Tenso
     try:
         return to_tensors(*read_pair(pair, site, settings.task), settings.task, settings.size)
     except IntensityError as e:
-        raise UserError(f"site {site!r}: {pair.image}: {e}") from e
+        raise UserError(e.message, site=site, file=pair.image, remedy=e.remedy) from e

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedsm.core.errors import UserError
 
-class IntensityError(ValueError):
+
+class IntensityError(UserError):
     """Pixels that the task's way of scaling has no sense for."""
 
 
@@ -27,6 +29,6 @@ def scale_intensity(image: np.ndarray, how: str) -> np.ndarray:
         top = 1
     if smallest < 0 or largest > top:
         raise IntensityError(
-            f"intensities from {smallest:g} to {largest:g} are no picture's; use `intensity: percentiles`"
+            f"intensities from {smallest:g} to {largest:g} are no picture's", remedy="use `intensity: percentiles`"
         )
     return (image / np.float32(top)).astype(np.float32, copy=False)

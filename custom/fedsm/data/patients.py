@@ -32,21 +32,23 @@ def patients_of(folder: Path, stems: list[str], pattern: str | None, site: str) 
         known = {stem_of(Path(f)): p for f, p in listed.items() if is_supported(Path(f))} | listed
         for stem in stems:
             if stem not in known:
-                raise UserError(f"site {site!r}: {table} has no line for the file {stem!r}; add `{stem},PATIENT`")
+                raise UserError(
+                    f"has no line for the file {stem!r}", site=site, file=table, remedy=f"add `{stem},PATIENT`"
+                )
         return [known[stem] for stem in stems]
     if pattern is None:
         return list(stems)
     try:
         compiled = re.compile(pattern)
     except re.error as e:
-        raise UserError(f"site {site!r}: patient_pattern {pattern!r} is no regular expression: {e}") from e
+        raise UserError(f"patient_pattern {pattern!r} is no regular expression: {e}", site=site) from e
     found = []
     for stem in stems:
         match = compiled.search(stem)
         patient = match and (match.group(1) if compiled.groups else match.group())
         if not patient:
             raise UserError(
-                f"site {site!r}: patient_pattern {pattern!r} does not match the file {stem!r}; correct one of them"
+                f"patient_pattern {pattern!r} does not match the file {stem!r}", site=site, remedy="correct one of them"
             )
         found.append(patient)
     return found
@@ -57,13 +59,15 @@ def _read(table: Path, site: str) -> dict[str, str]:
         with table.open(newline="", encoding="utf-8-sig") as f:
             rows = list(csv.DictReader(f))
     except (OSError, UnicodeDecodeError, csv.Error) as e:
-        raise UserError(f"site {site!r}: {table} cannot be read: {e}") from e
+        raise UserError(f"cannot be read: {e}", site=site, file=table) from e
     if rows and not {"file", "patient"} <= set(rows[0]):
-        raise UserError(f"site {site!r}: {table} must have the columns `file` and `patient`")
+        raise UserError("must have the columns `file` and `patient`", site=site, file=table)
     known: dict[str, str] = {}
     for row in rows:
         if not row["file"] or not row["patient"]:
-            raise UserError(f"site {site!r}: {table} has a line without file or patient; fill it in or remove it")
+            raise UserError(
+                "has a line without file or patient", site=site, file=table, remedy="fill it in or remove it"
+            )
         if known.setdefault(row["file"], row["patient"]) != row["patient"]:
-            raise UserError(f"site {site!r}: {table} gives the file {row['file']!r} two patients")
+            raise UserError(f"gives the file {row['file']!r} two patients", site=site, file=table)
     return known

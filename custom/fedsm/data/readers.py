@@ -62,15 +62,10 @@ def read(path: Path, site: str | None = None, mask: bool = False) -> np.ndarray:
     except Exception as e:  # every decoder has its own exceptions; to a person they all mean the same
         reason = str(e).splitlines()[0] if str(e) else type(e).__name__
         remedy = "replace the file or remove it with its pair" if site else "replace the file"
-        raise UserError(f"{named(site)}{path} cannot be read ({reason}); {remedy}") from e
+        raise UserError(f"cannot be read ({reason})", site=site, file=path, remedy=remedy) from e
     if array.ndim != 4 or 0 in array.shape:
-        raise UserError(f"{named(site)}{path} has shape {array.shape}, expected a 2D picture or a 3D volume")
+        raise UserError(f"has shape {array.shape}, expected a 2D picture or a 3D volume", site=site, file=path)
     return array.astype(array.dtype.newbyteorder("="), copy=False)  # 16 bits come in the file's order of bytes
-
-
-def named(site: str | None) -> str:
-    """How an error begins: with the site, where there is one."""
-    return f"site {site!r}: " if site else ""
 
 
 def _read_picture(path: Path, mask: bool) -> np.ndarray:

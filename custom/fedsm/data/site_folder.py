@@ -14,7 +14,7 @@ from fedsm.core.errors import UserError
 from fedsm.core.names import is_site_name
 from fedsm.core.natural_order import natural_key
 from fedsm.core.settings import TaskSettings
-from fedsm.data.readers import FORMATS, VOLUMES, grid_difference, is_supported, named, read, stem, suffix
+from fedsm.data.readers import FORMATS, VOLUMES, grid_difference, is_supported, read, stem, suffix
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,11 @@ def list_sites(root: Path) -> list[str]:
         raise UserError(f"data root {root} must hold at least 2 sites (folders with images/ and masks/), found {found}")
     for name in names:
         if not is_site_name(name):
-            raise UserError(f"site {name!r}: rename the folder in {root}; letters, digits, '-' and '_' only")
+            raise UserError(
+                "FLARE cannot carry this name",
+                site=name,
+                remedy=f"rename the folder in {root}: letters, digits, '-' and '_' only",
+            )
     return names
 
 
@@ -49,7 +53,9 @@ def site_folders(root: Path) -> list[str]:
         UserError: no such folder.
     """
     if not root.is_dir():
-        raise UserError(f"data root {root} does not exist; create it with one folder a site, or `fedsm data synth`")
+        raise UserError(
+            f"data root {root} does not exist", remedy="create it with one folder per site, or with `fedsm data synth`"
+        )
     return sorted((p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith(".")), key=natural_key)
 
 
@@ -62,25 +68,30 @@ def list_pairs(folder: Path, site: str) -> list[Pair]:
     files = {}
     for part in ("images", "masks"):
         if not (folder / part).is_dir():
-            raise UserError(f"site {site!r}: {folder / part} is missing; put the {part} there")
+            raise UserError("the folder is missing", site=site, file=folder / part, remedy=f"put the {part} there")
         found: dict[str, Path] = {}
         for path in sorted((folder / part).iterdir()):
             if path.name.startswith(".") or not is_supported(path):
                 continue
             if stem(path) in found:
-                raise UserError(f"site {site!r}: {path} and {found[stem(path)].name} have one name; keep one of them")
+                raise UserError(
+                    f"this file and {found[stem(path)].name} have one name",
+                    site=site,
+                    file=path,
+                    remedy="keep one of them",
+                )
             found[stem(path)] = path
         files[part] = found
     images, masks = files["images"], files["masks"]
     if not images and not masks:
-        raise UserError(f"site {site!r}: no images in {folder / 'images'}; put {FORMATS} files there")
+        raise UserError(f"no images in {folder / 'images'}", site=site, remedy=f"put {FORMATS} files there")
     for name in sorted(set(images) - set(masks)):
         raise UserError(
-            f"site {site!r}: {images[name]} has no mask; add {folder / 'masks' / name}.* or remove the image"
+            "has no mask", site=site, file=images[name], remedy=f"add {folder / 'masks' / name}.* or remove the image"
         )
     for name in sorted(set(masks) - set(images)):
         raise UserError(
-            f"site {site!r}: {masks[name]} has no image; add {folder / 'images' / name}.* or remove the mask"
+            "has no image", site=site, file=masks[name], remedy=f"add {folder / 'images' / name}.* or remove the mask"
         )
     return [Pair(name, images[name], masks[name]) for name in sorted(images, key=natural_key)]
 
@@ -101,7 +112,7 @@ def read_image(path: Path, task: TaskSettings, site: str | None = None) -> np.nd
     """
     image = read(path, site)
     if image.dtype.kind == "f" and not np.isfinite(image).all():
-        raise UserError(f"{named(site)}{path} holds NaN or infinite values; export it again")
+        raise UserError("holds NaN or infinite values", site=site, file=path, remedy="export it again")
     return match_channels(image, task, path, site)
 
 
@@ -119,23 +130,31 @@ def read_pair(pair: Pair, site: str, task: TaskSettings) -> tuple[np.ndarray, np
         # Masks are often saved as RGB or RGBA: the colour channels must agree, alpha tells nothing.
         colour = mask[..., :3] if mask.shape[-1] != 2 else mask[..., :1]
         if (colour != colour[..., :1]).any():
-            raise UserError(f"site {site!r}: {pair.mask} is a colour picture; save the mask with one grey channel")
+            raise UserError(
+                "is a colour picture", site=site, file=pair.mask, remedy="save the mask with one grey channel"
+            )
         mask = colour[..., :1]
     mask = mask[..., 0]
     if image.shape[:3] != mask.shape:
         raise UserError(
-            f"site {site!r}: {pair.image} is {size_text(image)} but its mask is {size_text(mask)};"
-            " both must have one size"
+            f"is {size_text(image)} but its mask is {size_text(mask)}",
+            site=site,
+            file=pair.image,
+            remedy="both must have one size",
         )
     if suffix(pair.image) in VOLUMES and suffix(pair.mask) in VOLUMES:
         apart = grid_difference(pair.image, pair.mask)
         if apart:
-            raise UserError(f"site {site!r}: {pair.mask} does not lie on its image ({apart}); resample the mask to it")
+            raise UserError(
+                f"does not lie on its image ({apart})", site=site, file=pair.mask, remedy="resample the mask to it"
+            )
     wrong = sorted(set(np.unique(mask).tolist()) - task.mask_values)
     if wrong:
         raise UserError(
-            f"site {site!r}: {pair.mask} holds the value {wrong[0]:g}; task {task.name!r} knows"
-            f" {sorted(task.mask_values)}: correct the mask or the task's labels"
+            f"holds the value {wrong[0]:g}, but task {task.name!r} knows {sorted(task.mask_values)}",
+            site=site,
+            file=pair.mask,
+            remedy="correct the mask or the task's labels",
         )
     return image, mask
 
@@ -163,4 +182,4 @@ def match_channels(image: np.ndarray, task: TaskSettings, path: Path | str, site
             return image[..., :1]
         # ITU-R 601 luma: what every picture tool calls "convert to grey".
         return (image @ np.array([0.299, 0.587, 0.114]))[..., None].astype(image.dtype)
-    raise UserError(f"{named(site)}{path} has {have} channels; task {task.name!r} needs {want}")
+    raise UserError(f"has {have} channels, but task {task.name!r} needs {want}", site=site, file=path)

@@ -55,9 +55,10 @@ class SiteRules:
         if task.patient_pattern and not (folder / FILE_NAME).is_file():
             # JSON text is YAML text, and shows no control characters of a pattern that came from outside.
             raise UserError(
-                f"site {site!r}: task {task.name!r} tells patients apart by a pattern, which runs here only if you"
-                f" take it over; write `patient_pattern: {json.dumps(task.patient_pattern)}` to fedsm_site.yaml,"
-                f' or `patient_pattern: ""` if each file is a patient, or add {folder / FILE_NAME}',
+                f"task {task.name!r} tells patients apart by a pattern, which runs here only if you take it over",
+                site=site,
+                remedy=f"write `patient_pattern: {json.dumps(task.patient_pattern)}` to fedsm_site.yaml, or"
+                f' `patient_pattern: ""` if each file is a patient, or add {folder / FILE_NAME}',
                 public="the site must say how its patients are told apart: patient_pattern in its fedsm_site.yaml,"
                 " or patients.csv",
             )

@@ -43,8 +43,9 @@ def split_by_patient(patients: list[str], seed: int, site: str) -> dict[str, lis
     names = sorted(set(patients))
     if len(names) < 3:
         raise UserError(
-            f"site {site!r}: {len(names)} patients cannot be split into train, validation and test;"
-            f" at least 3 are needed"
+            f"{len(names)} patients cannot be split into train, validation and test",
+            site=site,
+            remedy="at least 3 are needed",
         )
     order = np.random.default_rng(derive_seed(seed, site, "split")).permutation(len(names))
     n_validation = max(1, round(len(names) / 4))
@@ -106,7 +107,10 @@ def _read(path: Path, site: str) -> dict[str, list[str]]:
         return {part: [str(stem) for stem in content[part]] for part in PARTS}
     except (OSError, ValueError, KeyError, TypeError) as e:
         raise UserError(
-            f"site {site!r}: {path} cannot be used; it must map train, validation and test to lists of file stems"
+            "cannot be used",
+            site=site,
+            file=path,
+            remedy="it must map train, validation and test to lists of file stems",
         ) from e
 
 
@@ -116,16 +120,18 @@ def _indices(parts: dict, stems: list[str], patients: list[str], path: Path, sit
     for part in PARTS:
         for stem in parts[part]:
             if part_of.setdefault(stem, part) != part:
-                raise UserError(f"site {site!r}: {path} has the file {stem!r} in two parts")
+                raise UserError(f"has the file {stem!r} in two parts", site=site, file=path)
     owner: dict[str, str] = {}
     split: dict[str, list[int]] = {part: [] for part in PARTS}
     for i, (stem, patient) in enumerate(zip(stems, patients, strict=True)):
         if stem not in part_of:
-            raise UserError(f"site {site!r}: {path} does not name the file {stem!r}; add it to one part")
+            raise UserError(f"does not name the file {stem!r}", site=site, file=path, remedy="add it to one part")
         if owner.setdefault(patient, part_of[stem]) != part_of[stem]:
-            raise UserError(f"site {site!r}: {path} has the patient {patient!r} in two parts; keep each in one")
+            raise UserError(
+                f"has the patient {patient!r} in two parts", site=site, file=path, remedy="keep each in one"
+            )
         split[part_of[stem]].append(i)
     for part, rows in split.items():
         if not rows:
-            raise UserError(f"site {site!r}: {path} leaves no file for {part}")
+            raise UserError(f"leaves no file for {part}", site=site, file=path)
     return split

@@ -16,7 +16,7 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
 from fedsm.client.failures import explain
-from fedsm.client.site_settings import INSIDE, PROCESS, Place, load_site_settings
+from fedsm.client.site_settings import INSIDE, PROCESS, SiteLocation, load_site_settings
 from fedsm.client.trainer_link import TrainerLink
 from fedsm.client.work import Aborted
 from fedsm.client.workers import Worker, build_worker, check_task
@@ -78,14 +78,14 @@ class FedSMExecutor(Executor):
             workspace = fl_ctx.get_engine().get_workspace()
             simulated = fl_ctx.get_job_id() == SIMULATED_JOB
             fair_share = max(1, (os.cpu_count() or 1) // (len(sites) if simulated else 1))
-            place = Place(workspace.get_site_config_dir(), workspace.get_root_dir(), name, fair_share)
-            site = load_site_settings(Path(place.local), Path(place.workspace), name, fair_share)
+            location = SiteLocation(workspace.get_site_config_dir(), workspace.get_root_dir(), name, fair_share)
+            site = load_site_settings(Path(location.local), Path(location.workspace), name, fair_share)
             where = site.trainer or (INSIDE if simulated else PROCESS)
             self.log_info(
                 fl_ctx,
                 f"site {name!r} computes on {site.device} with {site.threads} CPU threads, trainer: {where}",
             )
-            self._trainer = TrainerLink(place) if where == PROCESS else build_worker(place, task, meta)
+            self._trainer = TrainerLink(location) if where == PROCESS else build_worker(location, task, meta)
             self._trainer_key = key
             gc.collect()
             gc.freeze()  # what is loaded now stays: collecting the rest is then a matter of milliseconds

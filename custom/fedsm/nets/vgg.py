@@ -3,7 +3,6 @@
 import torch
 from torch import nn
 
-from fedsm.core.errors import UserError
 from fedsm.core.settings import TaskSettings
 
 _PLAN = (64, "pool", 128, "pool", 256, 256, "pool", 512, 512, "pool", 512, 512, "pool")
@@ -25,11 +24,6 @@ class VGG11(nn.Module):
 
     def __init__(self, in_channels: int, classes: int, head: str = "gap", width: float = 1.0):
         super().__init__()
-        if head not in ("fc", "gap"):
-            raise UserError(f"selector head must be 'fc' or 'gap', got {head!r}")
-        if width <= 0:
-            raise UserError(f"selector width must be positive, got {width}")
-
         layers: list[nn.Module] = []
         channels = in_channels
         for item in _PLAN:
@@ -68,12 +62,5 @@ class VGG11(nn.Module):
 
 
 def build_selector(task: TaskSettings, classes: int) -> VGG11:
-    """Builds the selector network of a task for `classes` sites.
-
-    Raises:
-        UserError: unknown setting.
-    """
-    unknown = sorted(set(task.selector_net) - {"head", "width"})
-    if unknown:
-        raise UserError(f"task {task.name!r}: unknown selector_net setting {unknown[0]!r}; known: head, width")
-    return VGG11(task.channels, classes, **task.selector_net)
+    """Builds the selector network of a task for `classes` sites."""
+    return VGG11(task.channels, classes, task.selector_net.head, task.selector_net.width)

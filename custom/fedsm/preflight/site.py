@@ -61,8 +61,7 @@ def check_settings(kit: Kit) -> tuple[SiteSettings | None, list[Line]]:
     try:
         site = load_site_settings(kit.local, kit.root, kit.site, os.cpu_count() or 1)
     except UserError as e:
-        what, _, remedy = str(e).removeprefix(f"site {kit.site!r}: ").partition("; ")
-        return None, [Line("FAIL", FILE_NAME, what, remedy or f"correct {kit.local / FILE_NAME}")]
+        return None, [Line("FAIL", FILE_NAME, e.what, e.remedy or f"correct {kit.local / FILE_NAME}")]
     if not os.access(site.data, os.R_OK | os.X_OK):
         remedy = f"correct data: in {kit.local / FILE_NAME}, mount the folder, or let this user read it"
         return site, [Line("FAIL", FILE_NAME, f"data folder {site.data} does not exist or cannot be read", remedy)]

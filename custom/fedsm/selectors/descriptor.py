@@ -48,7 +48,8 @@ def build_descriptor(name: str, settings: JobSettings, encoder: Tensors) -> Call
 def descriptor_values(name: str, settings: JobSettings) -> list:
     """Plain values that tell a descriptor from any other, apart from the weights of an encoder."""
     if name == ENCODER:
-        return [name, settings.task.channels, list(settings.task.labels), settings.task.unet]
+        task = settings.task.to_dict()
+        return [name, settings.task.channels, list(settings.task.labels), task["unet"]]
     return [name, settings.task.channels] + ([settings.seed] if name == IMAGE_RANDOM else [])
 
 

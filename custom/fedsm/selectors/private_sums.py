@@ -146,8 +146,10 @@ class PrivateSums:
                     f" would cost {p.epsilon:g} more"
                 )
                 raise UserError(
-                    f"site {self._site!r}: {message} ({self._folder}); ask for a job that needs no new sums, or, if"
-                    " the patients' privacy allows it, raise `budget` of statistics_privacy in fedsm_site.yaml",
+                    f"{message} ({self._folder})",
+                    site=self._site,
+                    remedy="ask for a job that needs no new sums, or, if the patients' privacy allows it, raise"
+                    " `budget` of statistics_privacy in fedsm_site.yaml",
                     public=message,
                 )
             sums = made_possible(self._release(rows, *image_scale(channels)), bounds)
@@ -165,8 +167,11 @@ class PrivateSums:
             return load_file(kept)
         except (OSError, SafetensorError) as e:
             raise UserError(
-                f"site {self._site!r}: {kept} cannot be read ({e}); restore it from a backup: it holds the sums that"
-                " were sent, and new ones would be a second release"
+                f"cannot be read ({e})",
+                site=self._site,
+                file=kept,
+                remedy="restore it from a backup: it holds the sums that were sent, and new ones would be a second"
+                " release",
             ) from e
 
     def _epsilon(self, kept: Path) -> float:

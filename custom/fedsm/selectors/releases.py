@@ -116,8 +116,10 @@ class Releases:
                 if len(sent) >= self._most:
                     message = f"the site has sent {len(sent)} different sums of image descriptors, its limit"
                     raise UserError(
-                        f"site {self._site!r}: {message}; more could be solved for single images. If that is no danger"
-                        f" here, raise max_statistics in fedsm_site.yaml; {self._path} lists what was sent",
+                        f"{message}: more could be solved for single images",
+                        site=self._site,
+                        remedy=f"if that is no danger here, raise max_statistics in fedsm_site.yaml; {self._path} lists"
+                        " what was sent",
                         public=f"{message} (max_statistics)",
                     )
                 salt = next((entry["salt"] for entry in sent.values() if "salt" in entry), secrets.token_hex(16))
@@ -146,7 +148,9 @@ class Releases:
                 with path.open("rb") as file:
                     content = hashlib.file_digest(file, "sha256").digest()
             except OSError as e:
-                raise UserError(f"site {self._site!r}: {path} cannot be read ({e.strerror or e}); restore it") from e
+                raise UserError(
+                    f"cannot be read ({e.strerror or e})", site=self._site, file=path, remedy="restore it"
+                ) from e
             name, person = (os.fsencode(text) for text in (path.name, patient))
             rows.append([digest("content", content), digest("name", name), digest("patient", person)])
         return rows
@@ -166,9 +170,10 @@ class Releases:
                     f" {self._least}"
                 )
                 raise UserError(
-                    f"site {self._site!r}: {message}; the training images have changed by too few patients since: take"
-                    " these back, wait until there are more of them, ask for a job without the statistics selector, or"
-                    f" lower min_patients in fedsm_site.yaml; {self._path} lists what was sent",
+                    f"{message}, and the training images have changed by too few patients since",
+                    site=self._site,
+                    remedy="take these back, wait until there are more of them, ask for a job without the statistics"
+                    f" selector, or lower min_patients in fedsm_site.yaml; {self._path} lists what was sent",
                     public=f"{message} (min_patients)",
                 )
 
@@ -182,8 +187,10 @@ class Releases:
             return {}
         except (OSError, ValueError, RecursionError) as e:
             raise UserError(
-                f"site {self._site!r}: {self._path} cannot be read ({' '.join(str(e).split())}); restore it from a"
-                " backup: it says which sums have left the site"
+                f"cannot be read ({' '.join(str(e).split())})",
+                site=self._site,
+                file=self._path,
+                remedy="restore it from a backup: it says which sums have left the site",
             ) from e
 
 
@@ -225,8 +232,10 @@ def locked(path: Path, site: str) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX)
         except OSError as e:
             raise UserError(
-                f"site {site!r}: {path} cannot be locked ({e.strerror or e}); set state_dir in fedsm_site.yaml to a"
-                " disk whose files can be locked"
+                f"cannot be locked ({e.strerror or e})",
+                site=site,
+                file=path,
+                remedy="set state_dir in fedsm_site.yaml to a disk whose files can be locked",
             ) from e
         yield
 

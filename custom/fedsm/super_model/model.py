@@ -214,7 +214,7 @@ class SuperModel:
         try:
             return to_pixels(array, self.settings.task, self.settings.size)
         except IntensityError as e:
-            raise UserError(f"{name}: {e}") from e
+            raise UserError(e.message, file=name, remedy=e.remedy) from e
 
     def finish(self, batch: BatchPrediction, size: tuple[int, int]) -> list[Prediction]:
         """A batch of images of one size to predictions in that size."""

@@ -1,0 +1,128 @@
+"""What only the site knows: `fedsm_site.yaml` in its kit's `local/` folder. It never travels.
+
+    data: /data/retina            # this site's folder with images/ and masks/
+    cache_budget: 20 GB           # how large the cache of decoded images may grow
+    patient_pattern: "^(P\\d+)_"   # the patient in a file's name
+    statistics_privacy: {epsilon: 1, delta: 1e-5}
+
+`SiteFile` lists all settings, with their defaults and reasons; only `data` must be set.
+
+In the simulator one file serves all sites: `data_root` instead of `data`, to which the site's name is added.
+Without a file the environment variable FEDSM_DATA_ROOT is taken as `data_root`. That is research on one machine: splits
+follow the job's seed (`splits: by_seed`), the task's patient_pattern is used, and `min_patients` is 1. Who decides is
+this file, never what comes with a job.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from fedsm.core.model import EXPECTED, Settings
+
+CACHE_BUDGET = 20 * 10**9
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) *([KMGT]?)B", re.IGNORECASE)
+
+
+def _bytes(value: Any) -> Any:
+    """A size in bytes from text as `1.5 GB` (1 GB = 10^9 bytes); anything else as it is."""
+    found = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    return int(float(found[1]) * 1000 ** " KMGT".index(found[2].upper() or " ")) if found else value
+
+
+class PrivacyOfStatistics(Settings):
+    """Differential privacy of the sums that the statistics selector sends."""
+
+    epsilon: float = Field(gt=0, le=100, description="Privacy loss of one release of sums; smaller is more private.")
+    delta: float = Field(
+        gt=0,
+        lt=1,
+        description="Probability with which epsilon may not hold; choose it well below 1 / number of images.",
+    )
+    clip: float = Field(
+        default=4.0, gt=0,
+        description="Largest norm of one image's scaled descriptor; a small one needs less noise. 3 and 4 did best on"
+        " the synthetic sites.",
+    )  # fmt: skip
+    budget: float | None = Field(
+        default=None, gt=0,
+        description="The most that epsilon of all releases together may be, in the site's life. Default: epsilon, so"
+        " one release.",
+    )  # fmt: skip
+
+    @model_validator(mode="after")
+    def _enough_for_one_release(self) -> Self:
+        if self.budget is not None and self.budget < self.epsilon:
+            raise ValueError(f"budget must be at least epsilon ({self.epsilon:g}), got {self.budget:g}")
+        return self
+
+
+class SiteFile(Settings):
+    """What `fedsm_site.yaml` holds."""
+
+    data: str | None = Field(
+        default=None, description="This site's folder with `images/` and `masks/`. Must be set, unless `data_root` is."
+    )
+    data_root: str | None = Field(
+        default=None, description="For the simulator, instead of `data`: a folder with one sub-folder for each site."
+    )
+    state_dir: str | None = Field(
+        default=None,
+        description="Where Adam's moments and the split of the images live between rounds. Default: `fedsm_state` in"
+        " the client's workspace.",
+    )
+    device: str | None = Field(
+        default=None,
+        description="`cpu`, `cuda` or `cuda:N`. Default: CUDA where the machine has it, otherwise the CPU.",
+    )
+    threads: int | None = Field(
+        default=None,
+        ge=1,
+        description="CPU threads of the training. Default: all cores; in the simulator a fair share.",
+    )
+    cache_dir: str | None = Field(
+        default=None,
+        description="Where decoded images are kept, on a disk approved for patient data. Default: `fedsm_cache` beside"
+        " the state.",
+    )
+    cache_budget: Annotated[int, BeforeValidator(_bytes)] = Field(
+        default=CACHE_BUDGET, ge=1,
+        json_schema_extra={EXPECTED: "a size such as `20 GB`, or a number of bytes"},
+        description="How large the cache may grow; entries longest unused are dropped. 20 GB hold about 20,000 colour"
+        " images of 256 x 256 pixels.",
+    )  # fmt: skip
+    workers: int | None = Field(
+        default=None, ge=1, description="Threads that decode images for the cache. Default: `threads`."
+    )
+    patient_pattern: str | None = Field(
+        default=None,
+        description="Regular expression that finds the patient in a file's name, so that no patient is in two parts of"
+        " the split. Empty text: each file is a patient. A `patients.csv` does as well. A task's own pattern does not"
+        " run on a site's file names.",
+    )
+    splits: Literal["fixed", "by_seed"] | None = Field(
+        default=None,
+        description="`fixed` splits the images once, for all jobs. `by_seed` lets each job's seed split them, for"
+        " research with public data. Default: `fixed`; with `data_root` `by_seed`.",
+    )
+    trainer: Literal["process", "inside"] | None = Field(
+        default=None,
+        description="`process` trains in a process of its own, whose death costs one round and not the job. `inside`"
+        " trains in FLARE's. Default: `process`; in the simulator `inside`.",
+    )
+    max_statistics: int = Field(
+        default=10, ge=1,
+        description="How many different sums the statistics selector may send in the site's life. Differences of many"
+        " sums would tell of single images.",
+    )  # fmt: skip
+    min_patients: int | None = Field(
+        default=None, ge=1,
+        description="Patients in training below which no sums are sent, nor sums that differ from earlier ones by"
+        " fewer. Default: 5; with `data_root` 1.",
+    )  # fmt: skip
+    statistics_privacy: PrivacyOfStatistics | None = Field(
+        default=None,
+        description="Noise on these sums, and the total epsilon of all that ever leave. Default: no noise.",
+    )

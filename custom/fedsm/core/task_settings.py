@@ -1,0 +1,149 @@
+"""What is segmented, and with which networks: the part of a job's settings that a task's YAML file holds."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, field_serializer, field_validator, model_validator
+
+from fedsm.core.limits import MASK_VALUES, MOST_CHANNELS, MOST_LABELS, MOST_VALUES, shown
+from fedsm.core.model import EXPECTED, Settings
+from fedsm.core.names import is_plain_name
+
+# It is shown, written to tables, and put into configurations of which MONAI takes `$...` for a program.
+_LABEL = re.compile(r"[^\W_][\w .()-]{0,63}")
+
+
+def _plain_name(value: str) -> str:
+    if not is_plain_name(value):
+        raise ValueError(f"{shown(value)} is no plain name: a letter or digit first, then letters, digits and _ . -")
+    return value
+
+
+PlainName = Annotated[str, AfterValidator(_plain_name)]  # it becomes part of the name of a job's folder
+MaskValue = Annotated[int, Field(ge=MASK_VALUES[0], le=MASK_VALUES[1])]
+MaskValues = Annotated[
+    list[MaskValue], Field(min_length=1, max_length=MOST_VALUES, json_schema_extra={EXPECTED: "a list of mask values"})
+]
+
+
+class UNetSettings(Settings):
+    """The U-Net of the global and the personal track."""
+
+    channels: list[Annotated[int, Field(ge=1, le=4096)]] = Field(
+        default=[16, 32, 64, 128, 256], min_length=2, max_length=12,
+        description="Feature channels of each level, from the image down. The default has 1.6 million parameters,"
+        " which a CPU can train.",
+    )  # fmt: skip
+    strides: list[Annotated[int, Field(ge=1, le=16)]] | None = Field(
+        default=None, max_length=12,
+        description="Step between two levels, one fewer than `channels`. Default: 2 everywhere, each level halves the"
+        " image.",
+    )  # fmt: skip
+    residual_units: int = Field(
+        default=2, ge=0, le=16, description="Residual units of each level; 0: plain convolutions."
+    )
+    norm: str | list[Any] | None = Field(
+        default=["INSTANCE", {"affine": True}],
+        json_schema_extra={EXPECTED: "the name of a norm of MONAI, a list of its name and its arguments, or null"},
+        description="Normalisation layer, as MONAI names it; null: none. The default, instance norm, depends on"
+        " no other image and keeps no running statistics that sites would have to share.",
+    )  # fmt: skip
+
+    @model_validator(mode="after")
+    def _one_stride_between_levels(self) -> Self:
+        if self.strides and len(self.strides) != len(self.channels) - 1:
+            raise ValueError(
+                f"{len(self.channels)} channels need {len(self.channels) - 1} strides, got {len(self.strides)}"
+            )
+        return self
+
+
+class SelectorNetSettings(Settings):
+    """The VGG-11 of a trained selector."""
+
+    head: Literal["fc", "gap"] = Field(
+        default="gap",
+        description="`fc`: the paper's three fully connected layers (129 million parameters). `gap`: global average"
+        " pooling and one layer (9 million), the default because every parameter travels in every round.",
+    )
+    width: float = Field(
+        default=1.0,
+        gt=0,
+        le=4.0,
+        description="Factor on the width of every layer. 1 is the paper's; smaller for quick runs.",
+    )
+
+
+class AugmentSettings(Settings):
+    """Random changes of the training images; with none of them set, images stay as they are."""
+
+    flip: Literal["none", "horizontal", "both"] = Field(
+        default="none",
+        description="Mirror images at random: left-right (`horizontal`), also up-down (`both`), or not (`none`).",
+    )
+    rotate: float = Field(default=0.0, ge=0, le=360, description="Largest rotation, in degrees, to either side.")
+    scale: float = Field(default=0.0, ge=0, le=10, description="Largest change of size, as a fraction: 0.1 is 10 %.")
+    intensity: float = Field(
+        default=0.0, ge=0, le=10, description="Largest change of brightness and contrast, as a fraction."
+    )
+
+
+class TaskSettings(Settings):
+    """What is segmented, and with which networks."""
+
+    name: PlainName = Field(description="Name of the task. It becomes part of the job's name.")
+    channels: int = Field(ge=1, le=MOST_CHANNELS, description="Image channels: 3 for colour, 1 for grey.")
+    labels: dict[str, MaskValues] = Field(
+        min_length=1, max_length=MOST_LABELS,
+        json_schema_extra={EXPECTED: f"1 to {MOST_LABELS} labels, each with a list of its mask values"},
+        description="Name of each label and the mask values that belong to it. Labels may overlap: a disc is rim and"
+        " cup.",
+    )  # fmt: skip
+    intensity: Literal["unit", "percentiles"] = Field(
+        default="unit",
+        description="How pixels become numbers from 0 to 1. `unit`: divided by the largest value of the file's format,"
+        " for pictures. `percentiles`: 1 % to 99 % of the image or volume, for MR, whose values have no fixed range.",
+    )
+    unet: UNetSettings = Field(default=UNetSettings(), description="The U-Net; see below.")
+    selector_net: SelectorNetSettings = Field(
+        default=SelectorNetSettings(), description="The network of a trained selector; see below."
+    )
+    background: MaskValues = Field(default=[0], description="Mask values that belong to no label.")
+    lam: float = Field(
+        default=0.7, ge=0, le=1,
+        description="SoftPull's coefficient: the share of a site's own model in its next personal model. The paper uses"
+        " 0.7 where sites differ much, 0.3 where they are alike.",
+    )  # fmt: skip
+    augment: AugmentSettings = Field(
+        default=AugmentSettings(), description="Augmentation of training batches; see below."
+    )
+    patient_pattern: str = Field(
+        default="",
+        description="Regular expression that finds the patient in a file's name. Empty: each file is a patient. Used in"
+        " the simulator only; a real site has its own.",
+    )
+
+    @field_validator("labels", mode="before")
+    @classmethod
+    def _names_of_labels(cls, labels: Any) -> Any:
+        for label in labels if isinstance(labels, dict) else ():
+            if not isinstance(label, str):
+                raise ValueError(f"the names of labels must be text; put {shown(label)} in quotes")
+            if not _LABEL.fullmatch(label):
+                raise ValueError(
+                    f"{shown(label)} is no name of a label: a letter or digit first, then letters, digits, blanks and"
+                    " _ . ( ) -, 64 at most"
+                )
+        return labels
+
+    @field_serializer("unet", "selector_net", "augment")
+    def _as_given(self, part: Settings) -> dict[str, Any]:
+        """A job says of its networks what the task says, so that a folder of an older version reads the same."""
+        return part.model_dump(exclude_unset=True)
+
+    @property
+    def mask_values(self) -> set[int]:
+        """All values a mask may hold."""
+        return set(self.background).union(*self.labels.values())
