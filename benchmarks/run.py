@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import aggregation, data_loading, memory, prediction, round_time, wire
+from benchmarks import aggregation, data_loading, memory, prediction, round_time, startup, wire
 from benchmarks.process import Failed, say
 from benchmarks.report import Outcome, save, table
 from benchmarks.simulator import Simulator
@@ -21,6 +21,7 @@ RESULTS = Path(__file__).with_name("results.json")
 
 # In this order: the plain loop of `round` runs before and after the simulator's run that the next two share.
 BENCHMARKS: dict[str, Callable[[Simulator], Outcome]] = {
+    "startup": startup.measure,
     "aggregation": aggregation.measure,
     "data_loading": data_loading.measure,
     "prediction": prediction.measure,

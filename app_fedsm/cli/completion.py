@@ -1,62 +1,31 @@
-"""`fedsm completion`: a script for the shell, made from the parser itself; a TAB then starts no Python."""
+"""`fedsm completion`: a script for the shell, made by shtab from the parser itself; a TAB then starts no Python."""
 
 from __future__ import annotations
 
 import argparse
-import shlex
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from app_fedsm.cli.parser import Parser
 
 _EXAMPLE = """example:
-  source <(fedsm completion bash)                # in ~/.bashrc
-  source <(fedsm completion zsh)                 # in ~/.zshrc
+  eval "$(fedsm completion bash)"                # in ~/.bashrc
+  eval "$(fedsm completion zsh)"                 # in ~/.zshrc
 """
-_SCRIPT = """_fedsm() {{
-  local word="${{COMP_WORDS[COMP_CWORD]}}" path="fedsm" i
-  for ((i = 1; i < COMP_CWORD; i++)); do
-    case " ${{_fedsm_verbs["$path"]}} " in *" ${{COMP_WORDS[i]}} "*) path="$path ${{COMP_WORDS[i]}}" ;; esac
-  done
-  if [[ $word == -* ]]; then
-    COMPREPLY=($(compgen -W "${{_fedsm_options["$path"]}}" -- "$word"))
-  elif [[ -n ${{_fedsm_verbs["$path"]}} ]]; then
-    COMPREPLY=($(compgen -W "${{_fedsm_verbs["$path"]}}" -- "$word"))
-  else
-    COMPREPLY=($(compgen -f -- "$word"))
-  fi
-}}
-declare -gA _fedsm_verbs=({verbs})
-declare -gA _fedsm_options=({options})
-complete -o filenames -F _fedsm fedsm
-"""
-_ZSH = "autoload -U +X compinit && compinit -u\nautoload -U +X bashcompinit && bashcompinit\n"
-
-
-def words_of(parser: argparse.ArgumentParser, path: str = "fedsm") -> dict[str, tuple[list[str], list[str]]]:
-    """The words that may follow each command, by its path (`fedsm data check`): verbs, and options."""
-    options = [option for action in parser._actions for option in action.option_strings]
-    verbs: dict[str, argparse.ArgumentParser] = {}
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            verbs |= action.choices
-    found = {path: (list(verbs), options)}
-    for name, verb in verbs.items():
-        found |= words_of(verb, f"{path} {name}")
-    return found
+_ZSH = "autoload -U +X compinit && compinit -u\n"  # where .zshrc has not called it yet
 
 
 def script(shell: str, parser: argparse.ArgumentParser) -> str:
     """The script that teaches a shell our commands and options."""
-    words = words_of(parser)
+    import shtab
 
-    def table(index: int) -> str:
-        return " ".join(f"[{shlex.quote(path)}]={shlex.quote(' '.join(w[index]))}" for path, w in words.items())
-
-    return (_ZSH if shell == "zsh" else "") + _SCRIPT.format(verbs=table(0), options=table(1))
+    return (_ZSH if shell == "zsh" else "") + shtab.complete(parser, shell)
 
 
-def add_parser(commands, whole: argparse.ArgumentParser) -> None:
+def add_parser(commands: argparse._SubParsersAction[Parser], whole: Parser) -> None:
     """Adds the command to `fedsm`'s, whose parser is `whole`."""
     parser = commands.add_parser(
         "completion", help="a script for TAB in your shell", epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Prints a script that completes commands, options and file names.",
     )  # fmt: skip
     parser.add_argument("shell", choices=["bash", "zsh"])

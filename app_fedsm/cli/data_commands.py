@@ -6,10 +6,12 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app_fedsm.config.build import task_help
+from app_fedsm.cli.parser import complete_files
+from app_fedsm.config.names import task_help
 from fedsm.core.errors import UserError
 
 if TYPE_CHECKING:
+    from app_fedsm.cli.parser import Parser
     from fedsm.core.settings import TaskSettings
     from fedsm.data.findings import SiteReport
 
@@ -65,7 +67,7 @@ def _write_sheets(root: Path, reports: list[SiteReport], task: TaskSettings, ask
             raise
         return f"no contact sheets: {e}, or --no-sheets"  # the check itself is done: its exit code stands
     more = f" and {len(reports) - 1} more there" if reports[1:] else ""
-    return f"contact sheets: {out / f'{reports[0].site}.png'}{more}"
+    return f"contact sheets, images of patients: {out / f'{reports[0].site}.png'}{more}"
 
 
 def _data_prepare(args: argparse.Namespace) -> int:
@@ -84,15 +86,14 @@ def _data_prepare(args: argparse.Namespace) -> int:
     return 0
 
 
-def add_parsers(commands) -> None:
+def add_parsers(commands: argparse._SubParsersAction[Parser]) -> None:
     """Adds the commands to `fedsm`'s."""
-    raw = argparse.RawDescriptionHelpFormatter
     data = commands.add_parser(
-        "data", help="data of sites", formatter_class=raw,
+        "data", help="data of sites",
         epilog="example:\n  fedsm data synth demo_data\n  fedsm data check demo_data --task retinal\n",
-    ).add_subparsers(dest="verb", required=True)  # fmt: skip
+    ).add_commands()  # fmt: skip
     synth = data.add_parser(
-        "synth", help="draw synthetic fundus sites", formatter_class=raw,
+        "synth", help="draw synthetic fundus sites",
         epilog="example:\n  fedsm data synth demo_data --sites 6 --seed 0\n",
         description="Draws fundus-like pictures of hospitals that differ as much as the paper's.",
     )  # fmt: skip
@@ -105,7 +106,7 @@ def add_parsers(commands) -> None:
     synth.set_defaults(do=_data_synth)
 
     prepare = data.add_parser(
-        "prepare", help="make a site of a public data set's download", formatter_class=raw,
+        "prepare", help="make a site of a public data set's download",
         epilog="example:\n  fedsm data prepare --list\n  fedsm data prepare refuge downloads/REFUGE data\n",
         description="From the layout of an official download to OUT/<site>/images and OUT/<site>/masks.",
     )  # fmt: skip
@@ -117,12 +118,12 @@ def add_parsers(commands) -> None:
     prepare.set_defaults(do=_data_prepare)
 
     check = data.add_parser(
-        "check", help="PASS, WARN or FAIL for each site, with remedies", formatter_class=raw,
+        "check", help="PASS, WARN or FAIL for each site, with remedies",
         epilog="example:\n  fedsm data check data --task retinal\n",
-        description="Reads every file of every site (or of one site's folder), and draws a contact sheet a site;"
+        description="Reads every file of every site (or of one site's folder), and draws a contact sheet per site;"
         " exit code 1 when a site FAILs. `fedsm run` checks the same first.",
     )  # fmt: skip
-    check.add_argument("root", type=Path, metavar="ROOT", help="folder with one sub-folder a site, or one site's")
+    check.add_argument("root", type=Path, metavar="ROOT", help="folder with one sub-folder per site, or one site's")
     check.add_argument("--task", required=True, help=task_help())
     check.add_argument(
         "--patient-pattern",
@@ -131,6 +132,9 @@ def add_parsers(commands) -> None:
         " folder with several sites the task's)",
     )
     sheets = check.add_mutually_exclusive_group()
-    sheets.add_argument("--sheets", type=Path, metavar="DIR", help=f"where contact sheets go (default: {_SHEETS})")
+    sheets_out = sheets.add_argument(
+        "--sheets", type=Path, metavar="DIR", help=f"where contact sheets go (default: {_SHEETS})"
+    )
+    complete_files(sheets_out)
     sheets.add_argument("--no-sheets", action="store_true", help="write no contact sheets")
     check.set_defaults(do=_data_check)

@@ -7,10 +7,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from app_fedsm.cli.parser import RUN_HELP
 from fedsm.core.errors import UserError
 from fedsm.core.text import printable
 
 if TYPE_CHECKING:
+    from app_fedsm.cli.parser import Parser
     from fedsm.data.cases import SiteCases
     from fedsm.evaluation.image_scores import ImageScores
     from fedsm.super_model.artefact import SuperModelFiles
@@ -78,6 +80,7 @@ def score_sites(model: SuperModelFiles, cases: dict[str, SiteCases], desc: str) 
 
 
 def _evaluate(args: argparse.Namespace) -> int:
+    from app_fedsm.runs.run_folder import find_super_model
     from fedsm.evaluation.evaluate import FILE
     from fedsm.evaluation.metrics import check_metrics
     from fedsm.super_model.artefact import load_super_model
@@ -86,8 +89,9 @@ def _evaluate(args: argparse.Namespace) -> int:
     if (args.out / FILE).exists() and not args.force:
         raise UserError(f"{args.out / FILE} is there already; choose another folder or --force")
     check_metrics()
-    model = load_super_model(args.super_model)
-    evaluation = _at_home(args, model) if args.env == LOCAL else _in_federation(args, model)
+    folder = find_super_model(args.run)
+    model = load_super_model(folder)
+    evaluation = (_at_home if args.env == LOCAL else _in_federation)(args, model, folder.resolve())
     _write(args.out, model.manifest, evaluation)
     missing = evaluation.get("missing", {})
     for site, reason in missing.items():
@@ -97,7 +101,7 @@ def _evaluate(args: argparse.Namespace) -> int:
 
 def _check_arguments(args: argparse.Namespace) -> None:
     if args.env == LOCAL and args.data is None:
-        raise UserError("DATA is missing: the folder with one sub-folder a site")
+        raise UserError("DATA is missing: the folder with one sub-folder per site")
     for option, places in {"DATA": [LOCAL], "--kit": [PROD], "--dir": [POC], "--byoc": [POC, PROD]}.items():
         if args.env not in places and getattr(args, option.strip("-").lower()):
             raise UserError(f"{option} is for --env {' or '.join(places)}, not for --env {args.env}")
@@ -105,10 +109,9 @@ def _check_arguments(args: argparse.Namespace) -> None:
         raise UserError("--env prod needs --kit and --sites; see `fedsm evaluate --help`")
 
 
-def _at_home(args: argparse.Namespace, model: SuperModelFiles) -> dict:
+def _at_home(args: argparse.Namespace, model: SuperModelFiles, folder: Path) -> dict:
     from fedsm.evaluation.evaluate import summarize_images
 
-    folder = args.super_model.resolve()
     if args.part != "all" and model.settings.seed and not (folder.parent / "site_state").is_dir():
         print(
             f"fedsm: the split is drawn with the run's seed {model.settings.seed}, as in the simulator; hospitals split"
@@ -122,7 +125,7 @@ def _at_home(args: argparse.Namespace, model: SuperModelFiles) -> dict:
     return summarize_images(model.manifest, scores, args.part, args.seed)
 
 
-def _in_federation(args: argparse.Namespace, model: SuperModelFiles) -> dict:
+def _in_federation(args: argparse.Namespace, model: SuperModelFiles, folder: Path) -> dict:
     from app_fedsm.federation import remote
     from app_fedsm.federation.evaluate_remote import evaluate_remotely
     from app_fedsm.federation.poc import Poc
@@ -132,7 +135,7 @@ def _in_federation(args: argparse.Namespace, model: SuperModelFiles) -> dict:
         poc = Poc(args.dir or Path("poc"))
         kit, sites = poc.lead, sites or poc.note["sites"]
     try:
-        return evaluate_remotely(kit, args.super_model, model, sites, args.part, args.seed, args.byoc, args.out)
+        return evaluate_remotely(kit, folder, model, sites, args.part, args.seed, args.byoc, args.out)
     except remote.JobFailed as e:
         raise UserError(f"the evaluation failed: {e}") from e
 
@@ -157,24 +160,24 @@ def _write(out: Path, manifest: dict, evaluation: dict) -> None:
 
 
 _EXAMPLE = """example:
-  fedsm evaluate runs/first/super_model demo_data -o evaluation
-  fedsm evaluate runs/poc/super_model --env poc -o federated  # each site at home, only means and counts leave
-  fedsm evaluate runs/first/super_model --env prod --kit lead@hospital.org --sites site-1 site-2
+  fedsm evaluate runs/first demo_data -o evaluation
+  fedsm evaluate runs/poc --env poc -o federated  # each site at home, only means and counts leave
+  fedsm evaluate runs/first --env prod --kit lead@hospital.org --sites site-1 site-2
 """
 
 
-def add_parser(commands) -> None:
+def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     """Adds the command to `fedsm`'s."""
     evaluate = commands.add_parser(
-        "evaluate", help="score a super model on sites' images", formatter_class=argparse.RawDescriptionHelpFormatter,
+        "evaluate", help="score a super model on sites' images",
         epilog=_EXAMPLE,
         description="Dice, IoU and 95 % Hausdorff distance of the super model and of every model in it, for each site"
         " and label, with bootstrap intervals; Dice at every gamma; confusion and calibration of the selector."
         " Writes evaluation.json, .md and .csv, and for test images a model card with intervals.",
     )  # fmt: skip
     add = evaluate.add_argument
-    add("super_model", type=Path, metavar="SUPER_MODEL", help="the super model's folder")
-    add("data", type=Path, nargs="?", metavar="DATA", help="folder with one sub-folder a site, or one site's")
+    add("run", type=Path, metavar="RUN", help=RUN_HELP)
+    add("data", type=Path, nargs="?", metavar="DATA", help="folder with one sub-folder per site, or one site's")
     add("-o", "--out", type=Path, default=Path("evaluation"), metavar="OUT", help="(default: evaluation)")
     add(
         "--part", choices=("test", "validation", "all"), default="test",

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 import sys
 from pathlib import Path
 
+from app_fedsm.cli.job_options import add_job_options, settings_of
+from app_fedsm.cli.parser import Parser
+from app_fedsm.cli.run import FROM_ROUND
 from fedsm.core.errors import UserError
 from fedsm.core.text import printable
 
-FROM_ROUND = "go back to the checkpoint of round N; later ones are dropped"
 _POC_DIR = Path("poc")
 _SYNTHETIC_SITES = 3
 _GPUS = re.compile(r"(?:(?P<site>[^=]+)=)?(?P<count>\d+)(?::(?P<memory>\d+))?")
@@ -74,7 +77,7 @@ def _poc_submit(args: argparse.Namespace) -> int:
     from app_fedsm.runs import simulate
     from fedsm.data.findings import warnings_of
 
-    settings = _settings(args)
+    settings = settings_of(args)
     poc = Poc(args.dir)
     note = poc.note
     for line in warnings_of(simulate.check_data(Path(note["data"]), settings, args.task or settings.task.name)):
@@ -86,7 +89,7 @@ def _submit(args: argparse.Namespace) -> int:
     from fedsm.nets import try_networks
     from fedsm.tracks import check_tracks
 
-    settings = _settings(args)
+    settings = settings_of(args)
     sites = _connected(args.kit, int(args.sites[0])) if _is_count(args.sites) else args.sites
     check_tracks(settings, sites)
     try_networks(settings, len(sites))
@@ -124,22 +127,23 @@ def _run(args: argparse.Namespace, kit: Path, settings, sites: list[str]) -> int
     job_id = remote.submit(kit, settings, args.out, sites, args.byoc, resources)
     print(f"job {job_id}: {len(sites)} sites, {settings.rounds} rounds", file=sys.stderr)
     if args.no_wait:
-        print(f"fedsm fetch {args.out}")
+        print(f"fedsm fetch {shlex.quote(str(args.out))}")
         return 0
     return _follow(args.out)
 
 
 def _follow(out: Path) -> int:
     from app_fedsm.federation import remote
-    from app_fedsm.runs.run_folder import in_words
+    from app_fedsm.runs.hints import go_on_remotely, in_words
 
     try:
         results = remote.finish(out)
     except KeyboardInterrupt:
-        print(f"\nthe job goes on; `fedsm fetch {out}` waits for it, `fedsm status {out}` asks", file=sys.stderr)
+        run = shlex.quote(str(out))
+        print(f"\nthe job goes on; `fedsm fetch {run}` waits for it, `fedsm status {run}` asks", file=sys.stderr)
         return 130
     except remote.JobFailed as e:
-        print(f"fedsm: the job failed: {printable(e)}", file=sys.stderr)
+        print(f"fedsm: the job failed: {printable(e)}\n{go_on_remotely(out)}", file=sys.stderr)
         return 1
     print(in_words(out, results))
     return 0
@@ -160,12 +164,32 @@ def _resume(args: argparse.Namespace) -> int:
         given = {"--rounds": args.rounds, "--from-round": args.from_round}
         more = [word for option, n in given.items() if n is not None for word in (option, str(n))]
         return main(["run", "--resume", "--out", str(args.run), *more])
+    if args.from_round is None and not args.join and _has_finished(args.run, args.rounds):
+        return 0
     job_id, away = remote.resume(args.run, args.rounds, args.join, args.from_round)
     last = "the last checkpoint" if args.from_round is None else f"the checkpoint of round {args.from_round}"
     print(f"job {job_id} goes on from {last}", file=sys.stderr)
     if away:
         print(f"not connected: {', '.join(away)}; when they are back, `fedsm resume` takes them in", file=sys.stderr)
     return _follow(args.run)
+
+
+def _has_finished(out: Path, rounds: int | None) -> bool:
+    """Whether a job has brought its results and nothing more is asked of it; then it says so."""
+    from app_fedsm.federation import remote
+    from app_fedsm.runs.hints import finished
+    from app_fedsm.runs.run_folder import RESULTS
+    from fedsm.core.plain_json import read_json, reading
+
+    if not (out / RESULTS).is_file():
+        return False
+    with reading(out / RESULTS, "copy the run again, or submit the job again with --force"):
+        results = read_json(out / RESULTS)
+        done, sites = results["rounds"], results["sites"]
+    if rounds not in (None, done) or set(remote.load_job(out)["sites"]) != set(sites):
+        return False
+    print(finished(out, done))
+    return True
 
 
 def _status(args: argparse.Namespace) -> int:
@@ -187,14 +211,8 @@ def _poc_status(args: argparse.Namespace) -> int:
     connected = poc.connected()
     away = [site for site in sites if site not in connected]
     if away:
-        print(f"not connected: {', '.join(away)}; `fedsm poc up --dir {args.dir}` starts them")
+        print(f"not connected: {', '.join(away)}; `fedsm poc up --dir {shlex.quote(str(args.dir))}` starts them")
     return int(bool(away))
-
-
-def _settings(args: argparse.Namespace):
-    from app_fedsm.cli.main import settings_of
-
-    return settings_of(args)
 
 
 def parse_gpus(given: list[str], sites: list[str] | None = None) -> dict[str, dict]:
@@ -224,7 +242,7 @@ def add_gpus(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_submission(parser: argparse.ArgumentParser, add_job_options) -> None:
+def _add_submission(parser: Parser) -> None:
     add = parser.add_argument
     add("--out", type=Path, required=True, metavar="DIR", help="the run's folder, of the same shape as `fedsm run`'s")
     add("--force", action="store_true", help="replace the run that --out holds")
@@ -234,53 +252,52 @@ def _add_submission(parser: argparse.ArgumentParser, add_job_options) -> None:
     add_job_options(parser)
 
 
-def add_parsers(commands, add_job_options) -> None:
+def add_parsers(commands: argparse._SubParsersAction[Parser]) -> None:
     """Adds the commands to `fedsm`'s."""
-    raw = argparse.RawDescriptionHelpFormatter
-    poc = commands.add_parser(
-        "poc", help="a federation of real processes on this machine", formatter_class=raw, epilog=_POC_EXAMPLE
-    )
-    verbs = poc.add_subparsers(dest="verb", required=True)
-    shared = argparse.ArgumentParser(add_help=False)
+    poc = commands.add_parser("poc", help="a federation of real processes on this machine", epilog=_POC_EXAMPLE)
+    verbs = poc.add_commands()
+    shared = Parser(add_help=False)
     shared.add_argument("--dir", type=Path, default=_POC_DIR, metavar="DIR", help="the POC's folder (default: poc)")
 
-    def verb(name: str, help_text: str, do) -> argparse.ArgumentParser:
-        added = verbs.add_parser(name, help=help_text, formatter_class=raw, epilog=_POC_EXAMPLE, parents=[shared])
+    def verb(name: str, help_text: str, do) -> Parser:
+        added = verbs.add_parser(name, help=help_text, epilog=_POC_EXAMPLE, parents=[shared])
         added.set_defaults(do=do)
         return added
 
     up = verb("up", "make the kits, start server and sites, wait until all are connected", _up)
-    up.add_argument("--data", type=Path, metavar="ROOT", help="folder with one sub-folder a site (default: synthetic)")
+    up.add_argument(
+        "--data", type=Path, metavar="ROOT", help="folder with one sub-folder per site (default: synthetic)"
+    )
     up.add_argument("--sites", type=int, metavar="N", help=f"synthetic sites (default: {_SYNTHETIC_SITES})")
     up.add_argument("--port", type=int, default=8002, help="the server's port (default: 8002)")
     up.add_argument("--device", metavar="D", help="device of all sites: cpu, cuda, cuda:N (default: CUDA where it is)")
     up.add_argument("--gpu", type=int, nargs="+", metavar="ID", help="GPUs to share among the sites' processes")
-    _add_submission(verb("submit", "run a job on it and download the result", _poc_submit), add_job_options)
+    _add_submission(verb("submit", "run a job on it and download the result", _poc_submit))
     verb("status", "sites and jobs", _poc_status)
     down = verb("down", "stop everything and clean up", _down)
     down.add_argument("--keep", action="store_true", help="stop only; kits, jobs and results stay")
     down.add_argument("--force", action="store_true", help="also while a job runs")
 
     submit = commands.add_parser(
-        "submit", help="run a job on a provisioned federation", formatter_class=raw, epilog=_SUBMIT_EXAMPLE,
+        "submit", help="run a job on a provisioned federation", epilog=_SUBMIT_EXAMPLE,
         description="Submits a job with a user's startup kit, follows it and downloads the result.",
     )  # fmt: skip
     submit.add_argument("--kit", type=Path, required=True, metavar="KIT", help="your startup kit")
     submit.add_argument(
         "--sites", nargs="+", required=True, metavar="SITE", help="the sites that take part, or how many there must be"
     )
-    _add_submission(submit, add_job_options)
+    _add_submission(submit)
     submit.set_defaults(do=_submit)
 
     fetch = commands.add_parser(
-        "fetch", help="wait for a submitted job and download its result", formatter_class=raw,
+        "fetch", help="wait for a submitted job and download its result",
         epilog="example:\n  fedsm fetch runs/first\n",
     )  # fmt: skip
     fetch.add_argument("run", type=Path, metavar="RUN", help="the folder that was given to --out")
     fetch.set_defaults(do=_fetch)
 
     resume = commands.add_parser(
-        "resume", help="go on with a run from its last checkpoint", formatter_class=raw,
+        "resume", help="go on with a run from its last checkpoint",
         epilog="example:\n  fedsm resume runs/first\n  fedsm resume runs/first --rounds 200\n",
         description="After Ctrl-C, a killed server, too few sites, or when a site that was restarted is to take part"
         " again. Simulator and federation alike.",
@@ -292,7 +309,7 @@ def add_parsers(commands, add_job_options) -> None:
     resume.set_defaults(do=_resume)
 
     status = commands.add_parser(
-        "status", help="how far a run is", formatter_class=raw,
+        "status", help="how far a run is",
         epilog="example:\n  fedsm status runs/first\n  fedsm status --kit lead@hospital.org\n",
         description="Rounds, sites that answer, last Dice and time left, of a run's folder or of all jobs of a server.",
     )  # fmt: skip

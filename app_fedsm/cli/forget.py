@@ -5,13 +5,17 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedsm.core.errors import UserError
+
+if TYPE_CHECKING:
+    from app_fedsm.cli.parser import Parser
 
 _EXAMPLE = """example:
   fedsm forget site-2 runs/first                      # in place; asks first
   fedsm forget site-2 runs/first -o runs/without --yes
-  fedsm run --resume --out runs/without --rounds 40   # goes on with the others
+  fedsm resume runs/without --rounds 40               # goes on with the others
 """
 _SELECTORS = {
     "selector_statistics": "its sums go; the classes will be made again of the others' sums, exactly",
@@ -20,11 +24,10 @@ _SELECTORS = {
 _TRAINED = "its output goes: the softmax will be over the others; nothing is trained again"
 
 
-def add_parser(commands) -> None:
+def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     """Adds the command."""
     forget = commands.add_parser(
         "forget", help="take a site out of a run for good", epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Drops a site's personal model, statistics and place from a run's checkpoint and super model. What"
         " it added to the weights that all sites share stays in them. gamma and results.json stay what they were. Of a"
         " federation's run the server's checkpoint as well, and the jobs that it stores are deleted.",

@@ -6,13 +6,18 @@ import argparse
 import contextlib
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from app_fedsm.cli.parser import RUN_HELP, complete_files
 from fedsm.core.errors import UserError
 from fedsm.core.text import printable
 
+if TYPE_CHECKING:
+    from app_fedsm.cli.parser import Parser
+
 _EXAMPLE = """example:
-  fedsm predict runs/first/super_model demo_data/site-1/images -o predictions
-  fedsm predict runs/first/super_model 'scans/**/*.nii.gz' --site site-2 -o volumes
+  fedsm predict runs/first demo_data/site-1/images -o predictions
+  fedsm predict runs/first 'scans/**/*.nii.gz' --site site-2 -o volumes
 """
 _DESCRIPTION = """Segments files with a super model: for each image the selector chooses the network (Algorithm 2).
 
@@ -26,6 +31,7 @@ Exit codes: 0 done, 1 some file could not be predicted (a line each on stderr), 
 def _predict(args: argparse.Namespace) -> int:
     from tqdm import tqdm
 
+    from app_fedsm.runs.run_folder import find_super_model
     from fedsm.super_model.files import TABLE, Output, predict_files
     from fedsm.super_model.inputs import check_output, list_inputs, output_paths
     from fedsm.super_model.model import SuperModel
@@ -34,7 +40,7 @@ def _predict(args: argparse.Namespace) -> int:
         raise UserError(f"--batch-size must be at least 1, got {args.batch_size}")
     inputs = list_inputs(args.input)
     check_output(args.out, args.input, args.force)
-    model = SuperModel.load(args.super_model, args.device)
+    model = SuperModel.load(find_super_model(args.run), args.device)
     options = {"site": args.site, "use_global": args.use_global, "gamma": args.gamma, "blend": args.blend}
     model.check(**options)
     names = {file: below.as_posix() for file, below in inputs.items()}
@@ -53,17 +59,18 @@ def _predict(args: argparse.Namespace) -> int:
     bad = f", {failed} of {len(inputs)} files could not be predicted" if failed else ""
     count = "1 image or slice" if images == 1 else f"{images} images or slices"
     print(f"{count}{bad}: {args.out / TABLE}")
+    if not args.no_overlays:
+        print(f"images of patients are in: {args.out / 'overlays'}")
     return int(failed > 0)
 
 
-def add_parser(commands) -> None:
+def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     """Adds the command to `fedsm`'s."""
     parser = commands.add_parser(
         "predict", help="segment files with a super model", description=_DESCRIPTION, epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument("super_model", type=Path, metavar="SUPER_MODEL", help="the folder super_model/ of a run")
-    parser.add_argument("input", nargs="+", metavar="INPUT", help="files, folders or patterns")
+    parser.add_argument("run", type=Path, metavar="RUN", help=RUN_HELP)
+    complete_files(parser.add_argument("input", nargs="+", metavar="INPUT", help="files, folders or patterns"))
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="OUT", help="where results go")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--site", metavar="NAME", help="use this site's personal model for every image")

@@ -13,8 +13,11 @@ from fedsm.core.plain_json import reading
 from fedsm.core.text import printable
 
 if TYPE_CHECKING:
+    from app_fedsm.cli.parser import Parser
     from fedsm.evaluation.runs import Run
     from fedsm.evaluation.study import Study
+
+FILE = "report.html"
 
 
 def _study(run: Run, quick: bool) -> Study:
@@ -86,14 +89,15 @@ def _report(args: argparse.Namespace) -> int:
     from fedsm.evaluation.runs import open_runs
     from fedsm.evaluation.tsne import load_tsne
 
-    if args.out.exists() and not args.force:
-        raise UserError(f"{args.out} is there already; choose another file or --force")
+    out = args.out or (args.runs[0] if len(args.runs) == 1 else Path()) / FILE
+    if out.exists() and not args.force:
+        raise UserError(f"{out} is there already; choose another file or --force")
     load_matplotlib()
     runs = open_runs(args.runs, args.data)
     if not args.quick:
         check_metrics()
         load_tsne()
-    pictures = args.out.with_name(f"{args.out.stem}_figures")
+    pictures = out.with_name(f"{out.stem}_figures")
     studies = {run.name: _study(run, args.quick) for run in runs}
     plates = Plates(pictures)
     if not args.quick:
@@ -101,16 +105,18 @@ def _report(args: argparse.Namespace) -> int:
     files = ", ".join(str(run.folder / "results.json") for run in runs)
     with reading(f"{files} or evaluation.json beside it", "copy the run again, or leave it out"):
         page = Report(runs, studies, plates).html()
-    write_text(args.out, page)
-    print(f"report: {args.out}\nfigures: {pictures} ({len(plates.names)} PNG files)")
+    write_text(out, page)
+    if any(study.overlays for study in studies.values()):
+        print("the report and its figures show images of patients: keep them where such images may be")
+    print(f"report: {out}\nfigures: {pictures} ({len(plates.names)} PNG files)")
     return 0
 
 
-def add_parser(commands) -> None:
+def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     """Adds the command to `fedsm`'s."""
     report = commands.add_parser(
-        "report", help="runs in one HTML file, with figures", formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example:\n  fedsm report runs/first -o report.html\n"
+        "report", help="runs in one HTML file, with figures",
+        epilog="example:\n  fedsm report runs/first\n"
         "  fedsm report runs/fedsm runs/local runs/centralized --data demo_data -o compared.html\n",
         description="Writes one HTML file that needs no network, and its figures as PNG in a folder beside it."
         " Intervals, reliability, t-SNE, loss surfaces and overlays need the images, which are looked for where the"
@@ -118,8 +124,9 @@ def add_parser(commands) -> None:
     )  # fmt: skip
     report.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folder of a finished run")
     report.add_argument(
-        "-o", "--out", type=Path, default=Path("report.html"), metavar="FILE", help="(default: report.html)"
-    )
+        "-o", "--out", type=Path, metavar="FILE",
+        help=f"(default: {FILE} in the run's folder; of several runs, in the current one)",
+    )  # fmt: skip
     report.add_argument("--data", type=Path, metavar="ROOT", help="the data root (default: each run's own)")
     report.add_argument("--force", action="store_true", help="replace FILE and its figures")
     report.add_argument("--quick", action="store_true", help="only what the runs wrote down: no images, no weights")

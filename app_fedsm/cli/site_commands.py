@@ -7,6 +7,12 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app_fedsm.cli.job_options import add_job_options, settings_of
+
+if TYPE_CHECKING:
+    from app_fedsm.cli.parser import Parser
 
 _NOT_HERE = (  # options of a job that change nothing for a site's machine
     "rounds", "local_epochs", "lr", "selector_lr", "lam", "blend", "seed", "min_sites", "round_timeout",
@@ -16,7 +22,6 @@ _NOT_HERE = (  # options of a job that change nothing for a site's machine
 def _site_check(args: argparse.Namespace) -> int:
     import torch
 
-    from app_fedsm.config.build import build_settings
     from fedsm.nets import try_networks
     from fedsm.preflight.footprint import SITES
     from fedsm.preflight.kit import load_kit
@@ -28,8 +33,7 @@ def _site_check(args: argparse.Namespace) -> int:
     expected = load_versions(args.expect) if args.expect else None
     settings = None
     if args.task is not None:
-        given = {name: getattr(args, name) for name in args.job_options}
-        settings = build_settings(**given | {"method": args.method or "fedsm"})
+        settings = settings_of(args)
         with torch.device("meta"):  # shapes only: a job that is too large for this machine is what we want to hear of
             try_networks(settings, SITES)
     lines = check_site(kit, settings, expected)
@@ -47,15 +51,14 @@ def _site_versions(args: argparse.Namespace) -> int:
     return 0
 
 
-def add_parser(commands, add_job_options) -> None:
+def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     """Adds the commands to `fedsm`'s."""
-    raw = argparse.RawDescriptionHelpFormatter
     site = commands.add_parser(
-        "site", help="a hospital before it joins", formatter_class=raw,
+        "site", help="a hospital before it joins",
         epilog="example:\n  fedsm site check /opt/fedsm/site-1 --task retinal\n",
-    ).add_subparsers(dest="verb", required=True)  # fmt: skip
+    ).add_commands()  # fmt: skip
     check = site.add_parser(
-        "check", help="PASS, WARN or FAIL for this machine and its kit, with remedies", formatter_class=raw,
+        "check", help="PASS, WARN or FAIL for this machine and its kit, with remedies",
         epilog="example:\n  fedsm site check /opt/fedsm/site-1 --task retinal --expect server_versions.json\n",
         description="Looks at packages, certificate, server, fedsm_site.yaml, data, memory and disk before a site"
         " joins. It changes nothing, here or at the server; exit code 1 when a line says FAIL.",
@@ -69,7 +72,7 @@ def add_parser(commands, add_job_options) -> None:
     add_job_options(check, without=_NOT_HERE)
     check.set_defaults(do=_site_check)
     versions = site.add_parser(
-        "versions", help="print the versions for --expect, at the server", formatter_class=raw,
+        "versions", help="print the versions for --expect, at the server",
         epilog="example:\n  fedsm site versions > server_versions.json\n",
         description="Prints Python's and the packages' versions as JSON, for the sites' `fedsm site check --expect`.",
     )  # fmt: skip

@@ -28,9 +28,9 @@ def summary(events: list[dict]) -> str:
     parts.append(f"{len(last['answered'])} of {len(started['sites'])} sites answered")
     parts += [f"{site} missing: {why}" for site, why in last["missing"].items()]
     parts += _conduct(events)
-    scored = next((e["score"] for e in reversed(rows) if e["score"]), {})
+    scores = next((e["score"] for e in reversed(rows) if e["score"]), {})
     names = started.get("scores", {})  # a run of an earlier version does not say
-    parts += [f"validation {names.get(t, 'score')} {t} {v:.3f}" for t, v in scored.items()]
+    parts += [f"validation {names.get(t, 'score')} {t} {v:.3f}" for t, v in scores.items()]
     ended = events[-1]
     if ended["event"] == "failed":
         parts.append(f"failed: {ended['reason']}")

@@ -7,6 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from app_fedsm.config.names import available
 from fedsm.core.errors import UserError
 from fedsm.core.model import as_switch, known_words
 from fedsm.core.settings import JobSettings, TaskSettings
@@ -22,16 +23,6 @@ TRACK_OF = {"lam": "personal", "personal": "personal", "selector": "selector", "
 
 class Unfit(UserError):
     """An option that means nothing to the method it was given to."""
-
-
-def available(what: str) -> list[str]:
-    """Names of the `tasks` or `methods` that have a YAML file."""
-    return sorted(p.name.removesuffix(".yaml") for p in (resources.files("app_fedsm.config") / what).iterdir())
-
-
-def task_help() -> str:
-    """What `--task` takes."""
-    return f"what is segmented: {', '.join(available('tasks'))}, or a YAML file of your own"
 
 
 def _load(what: str, name: str) -> dict:

@@ -17,18 +17,12 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from app_fedsm.config.build import available
 from app_fedsm.experiments.grid import Run, load_experiment
 from app_fedsm.experiments.grid_run import LOG, SPEC, state_of
 from app_fedsm.experiments.grid_state import Grid, unique
-from app_fedsm.runs.run_folder import alone
+from app_fedsm.runs.run_folder import lock_folder
 from fedsm.core.errors import UserError
 from fedsm.core.text import printable
-
-_EXAMPLE = """example:
-  fedsm experiment main --task nuclei --data ROOT --rounds 60 --size 96 --batch-size 4 --seeds 0 --out runs/main
-  fedsm experiment my_grid.yaml --data ROOT --dry-run
-"""
 
 
 def run_grid(grid: Grid, start=None) -> int:
@@ -146,7 +140,7 @@ def command(args: argparse.Namespace) -> int:
 
     experiment = load_experiment(args.file, *_given(args), rows=args.row or [])
     if experiment.data is None:
-        raise UserError("--data is missing: a folder with one sub-folder a site; see `fedsm experiment --help`")
+        raise UserError("--data is missing: a folder with one sub-folder per site; see `fedsm experiment --help`")
     grid = Grid(experiment, experiment.data, list_sites(experiment.data))
     grid.check()
     if args.dry_run:
@@ -154,7 +148,7 @@ def command(args: argparse.Namespace) -> int:
         return 0
     if grid.collect(grid.first()) + grid.collect(grid.rest()):
         _check_files(grid)
-    with alone(experiment.out, "`fedsm experiment`"), simulate.stop_signals():
+    with lock_folder(experiment.out, "`fedsm experiment`"), simulate.stop_signals():
         try:
             code = run_grid(grid)
         except KeyboardInterrupt:
@@ -189,24 +183,3 @@ def _plan(grid: Grid) -> str:
         others = unique(r for row in grid.rows for c in row.choices for r in grid.later(row, c))
         lines += [f"{state_of(run.folder, grid.spec(run)):6}  {run.folder}" for run in others]
     return "\n".join([*lines, *grid.notes])
-
-
-def add_parser(commands, add_job_options) -> None:
-    """Adds the command to `fedsm`'s."""
-    parser = commands.add_parser(
-        "experiment", help="a grid of runs and its table", formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog=_EXAMPLE, description="Runs a grid of methods, seeds and settings, and writes table.md and table.csv."
-        " Options of jobs win over the file's `base`. The same command goes on after Ctrl-C.",
-    )  # fmt: skip
-    add = parser.add_argument
-    add("file", metavar="FILE", help=f"a YAML file, or one of {', '.join(available('experiments'))}")
-    add("--data", type=Path, metavar="ROOT", help="folder with one sub-folder a site")
-    add("--out", type=Path, metavar="DIR", help="the experiment's folder (default: runs/<name>)")
-    add("--dry-run", action="store_true", help="say what would be run, and run nothing")
-    add("--seeds", type=int, nargs="+", metavar="S", help="each row is run with every seed")
-    add("--lr", type=float, nargs="+", metavar="LR", help="of several, the best on validation images is taken")
-    add("--row", nargs=2, action="append", metavar=("NAME", "KEY=VALUE"), help="an option of one row of the file")
-    add("--parallel", type=int, metavar="N", help="runs at the same time (default: 1)")
-    add("--threads", type=int, metavar="T", help="sites of a run that run at the same time (default: all)")
-    add_job_options(parser, without=("method", "seed", "lr"))
-    parser.set_defaults(do=command)

@@ -7,7 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from app_fedsm.config.build import TRACK_OF, Unfit, available, build_settings, tracks_of, why_unfit
+from app_fedsm.config.build import TRACK_OF, Unfit, build_settings, tracks_of, why_unfit
+from app_fedsm.config.names import CENTRALIZED, available
 from app_fedsm.experiments.experiment_file import ExperimentFile
 from fedsm.core.errors import UserError
 from fedsm.core.model import known_words
@@ -15,7 +16,6 @@ from fedsm.core.settings import JobSettings
 from fedsm.selectors.inference import THRESHOLD
 from fedsm.tracks import selection_rule
 
-CENTRALIZED = "centralized"
 SHOWS = {  # what a row shows -> the track it needs; the first that a method has is its best
     "super_model": "selector",
     "global": "global",

@@ -17,8 +17,8 @@ import threading
 import time
 from pathlib import Path
 
+from app_fedsm.config.names import CENTRALIZED
 from app_fedsm.experiments.grid import Run
-from app_fedsm.experiments.grid_rows import CENTRALIZED
 from fedsm.core.errors import UserError
 from fedsm.core.files import write_json
 from fedsm.core.private_files import keep_private
@@ -162,7 +162,7 @@ def main(argv: list[str]) -> int:
     folder = Path(argv[0])
     try:
         # Patience: a run whose grid was killed takes some seconds to stop.
-        with simulate.stop_signals(), simulate.holding(folder, patience=60):
+        with simulate.stop_signals(), simulate.lock_run(folder, patience=60):
             _end_with_parent()
             complete(folder, json.loads((folder / SPEC).read_text()))
     except KeyboardInterrupt:

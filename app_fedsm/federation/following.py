@@ -10,7 +10,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from app_fedsm.federation import session as sessions
-from app_fedsm.runs.progress import show
+from app_fedsm.runs.progress import WITHOUT_ROUNDS, show, tick
 from fedsm.core.errors import UserError
 from fedsm.core.text import printable
 
@@ -67,7 +67,8 @@ def follow(kit: Path, job_id: str, steps: int, unit: str) -> tuple[dict, str | N
     """Shows a bar until the job has ended; returns its meta data and the reason, if it said that it failed."""
     seen, failure, silent_since, told = 0, None, None, False
     pulse = _Pulse(job_id)
-    with tqdm(total=steps, unit=unit, desc="submitted") as bar:
+    form = WITHOUT_ROUNDS if unit == "round" else None
+    with tqdm(total=steps, unit=unit, desc="submitted", bar_format=form) as bar:
         while True:
             try:
                 with sessions.connect(kit) as session:
@@ -91,6 +92,7 @@ def follow(kit: Path, job_id: str, steps: int, unit: str) -> tuple[dict, str | N
                             bar.set_description("ended")
                             bar.update(steps - bar.n if status == _COMPLETED else 0)  # its events are gone with it
                             return meta, failure
+                        tick(bar)
                         time.sleep(POLL_SECONDS)
             except JobLost:
                 raise

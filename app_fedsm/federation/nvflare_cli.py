@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 
-def refusal(*arguments: str, **environment: str) -> str | None:
+def run_nvflare(*arguments: str, **environment: str) -> str | None:
     """Runs `nvflare ARGUMENTS`, which gets no answers from a terminal.
 
     Args:

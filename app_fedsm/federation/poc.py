@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import socket
 import time
@@ -22,7 +23,7 @@ import yaml
 from tqdm import tqdm
 
 from app_fedsm.federation import session as sessions
-from app_fedsm.federation.nvflare_cli import refusal
+from app_fedsm.federation.nvflare_cli import run_nvflare
 from app_fedsm.provisioning.kits import close_kit, fill_server, fill_site
 from fedsm.client.site_settings import FILE_NAME
 from fedsm.core.errors import UserError
@@ -65,7 +66,7 @@ class Poc:
         try:
             return json.loads((self.folder / _NOTE).read_text())
         except (OSError, ValueError) as e:
-            raise UserError(f"{self.folder} holds no POC; `fedsm poc up --dir {self.folder}` makes one") from e
+            raise UserError(f"{self.folder} holds no POC; `{self._command('up')}` makes one") from e
 
     @property
     def kits(self) -> Path:
@@ -87,9 +88,7 @@ class Poc:
         if (self.folder / _NOTE).is_file():
             if self.note != asked:
                 differs = next(key for key in asked if self.note.get(key) != asked[key])
-                raise UserError(
-                    f"{self.folder} holds a POC with other {differs}; `fedsm poc down --dir {self.folder}` first"
-                )
+                raise UserError(f"{self.folder} holds a POC with other {differs}; `{self._command('down')}` first")
             close_to_others(self.flare)  # an earlier version left the keys open
             return
         if self.flare.exists() and not (self.folder / "project.yml").is_file():
@@ -174,6 +173,9 @@ class Poc:
                 found.append(process)
         return found
 
+    def _command(self, verb: str) -> str:
+        return shlex.join(["fedsm", "poc", verb, "--dir", str(self.folder)])
+
     def _nvflare(self, verb: str, *options: str) -> None:
         """One call of `nvflare poc`.
 
@@ -181,7 +183,7 @@ class Poc:
             UserError: it failed.
         """
         here = {key: os.environ.get(key, value) for key, value in _SERVER.items()}
-        if said := refusal("poc", verb, *options, NVFLARE_POC_WORKSPACE=str(self.flare), **here):
+        if said := run_nvflare("poc", verb, *options, NVFLARE_POC_WORKSPACE=str(self.flare), **here):
             raise UserError(f"`nvflare poc {verb}` failed: {said}")
 
 

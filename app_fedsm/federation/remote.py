@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -128,7 +129,8 @@ def resume(
         if events_of(session, old):
             # One that was restarted is here and not in the job, long before the job has noticed.
             if not join and from_round is None and all(old in running[site] for site in present):
-                raise UserError(f"job {old} runs and no site waits to come back; `fedsm fetch {out}` waits for it")
+                fetch = shlex.join(["fedsm", "fetch", str(out)])
+                raise UserError(f"job {old} runs and no site waits to come back; `{fetch}` waits for it")
             _stop(session, old)
     ids = [old, *job["earlier"]]
     new = submit(kit, settings, out, present, job["byoc"], job["resources"], ids, sites, from_round)

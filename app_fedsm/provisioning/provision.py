@@ -5,15 +5,13 @@ It checks the project file, runs `nvflare provision`, and fills each kit's `loca
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app_fedsm.federation.nvflare_cli import refusal
+from app_fedsm.federation.nvflare_cli import run_nvflare
 from fedsm.core.errors import UserError
 from fedsm.core.private_files import close_to_others, private_files
 
@@ -21,12 +19,6 @@ if TYPE_CHECKING:
     from app_fedsm.provisioning.project_check import Project
 
 _STORAGE = "storage"  # in the server's kit, where project.yml names no other folder
-_EXAMPLE = """example:
-  fedsm provision poc_workspace/project_localhost.yml -o kits
-
-The second call on the same folder makes new kits (prod_01, ...) beside the first: participants that exist keep their
-certificates and what stands in their kit's local/, so that only the kits of new participants need to be sent.
-"""
 
 
 @dataclass(frozen=True)
@@ -61,7 +53,7 @@ def provision(project_file: Path, out: Path) -> Kits:
     _check_server_certificate(workspace, server)
     earlier = _newest(workspace)
     with private_files():
-        _run_nvflare(project_file, out)
+        _provision(project_file, out)
     folder = _newest(workspace)
     if folder is None or folder == earlier:
         raise UserError(f"nvflare provision made no new kits in {workspace}; remove its oldest prod_NN folders")
@@ -91,9 +83,9 @@ def _newest(workspace: Path) -> Path | None:
     return max(workspace.glob("prod_[0-9]*"), default=None)
 
 
-def _run_nvflare(project_file: Path, out: Path) -> None:
+def _provision(project_file: Path, out: Path) -> None:
     folders = ["-p", str(project_file.resolve()), "-w", str(out.resolve())]
-    if said := refusal("provision", *folders, "--force"):  # it asks before it adds to a workspace; it adds, no more
+    if said := run_nvflare("provision", *folders, "--force"):  # it asks before it adds to a workspace; it adds, no more
         raise UserError(f"{project_file}: nvflare provision refused it: {said}")
 
 
@@ -159,26 +151,3 @@ def describe(kits: Kits) -> str:
     if kits.earlier:
         lines.append(f"what stood in the local/ folders of {kits.earlier} was taken over")
     return "\n".join(lines)
-
-
-def _provision(args: argparse.Namespace) -> int:
-    kits = provision(args.project, args.out)
-    for line in kits.project.warnings:
-        print(f"WARN {line}", file=sys.stderr)
-    print(describe(kits))
-    return 0
-
-
-def add_parser(commands) -> None:
-    """Adds the command to `fedsm`'s."""
-    parser = commands.add_parser(
-        "provision", help="make startup kits for server, sites and users", epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Checks a project.yml, runs `nvflare provision`, fills each kit's local/ folder, and says to whom"
-        " each kit goes and what is to be edited there.",
-    )  # fmt: skip
-    parser.add_argument("project", type=Path, metavar="PROJECT.yml", help="server, sites and users of the consortium")
-    parser.add_argument(
-        "-o", "--out", type=Path, default=Path("kits"), metavar="DIR", help="where the kits go (default: kits)"
-    )
-    parser.set_defaults(do=_provision)

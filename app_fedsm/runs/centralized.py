@@ -3,53 +3,59 @@
 Same files, splits, network, loss, optimizer, augmentation and scores as a federated run with the same settings; one
 epoch over all images takes the place of a round, and the model is the one of the best epoch on all validation images.
 
-    python -m app_fedsm.runs.centralized --task nuclei --data ROOT --rounds 60 --size 96 --out runs/centralized
+    fedsm run --method centralized --task nuclei --data ROOT --rounds 60 --size 96 --out runs/centralized
 """
 
 from __future__ import annotations
 
-import argparse
 import os
-import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from tqdm import tqdm
 
-from app_fedsm.cli.main import add_job_options, settings_of
-from app_fedsm.experiments.grid_rows import CENTRALIZED, federated
-from app_fedsm.runs.run_folder import PROGRESS
+from app_fedsm.config.build import build_settings
+from app_fedsm.config.names import CENTRALIZED
+from app_fedsm.runs.run_folder import PROGRESS, RESULTS, RUN
 from fedsm.client.site_file import CACHE_BUDGET
+from fedsm.core.errors import UserError
+from fedsm.core.files import write_json
+from fedsm.core.settings import JobSettings
+from fedsm.core.state import copy
+from fedsm.core.tensors import Batch
 from fedsm.data.augment import augment_batch
 from fedsm.data.cache import SiteCache
-from fedsm.data.readers import file_kind
 from fedsm.data.dataset import Part, load_site, seeded_order
-from fedsm.data.site_folder import list_sites
-from fedsm.core.errors import UserError
+from fedsm.data.readers import file_kind
 from fedsm.evaluation.candidates import evaluate_candidates
-from fedsm.evaluation.tables import dice_table
-from fedsm.nets import try_networks
-from fedsm.core.private_files import private_files
-from fedsm.core.files import write_json
+from fedsm.selectors.inference import GLOBAL
 from fedsm.server.record import Progress
 from fedsm.server.results import summarize
-from fedsm.core.settings import JobSettings
 from fedsm.super_model.artefact import save_super_model, versions
-from fedsm.selectors.inference import GLOBAL
-from fedsm.core.text import printable
-from fedsm.core.tensors import Batch
-from fedsm.tracks.shared_network import initial_weights
 from fedsm.tracks.base import TRAIN, SiteContext
 from fedsm.tracks.segmentation import SegmentationClient
-from fedsm.core.state import copy
+from fedsm.tracks.shared_network import initial_weights
 
-_FEDERATED = (  # options of jobs that mean nothing here
-    "method", "selector_lr", "lam", "selector", "personal", "blend", "min_sites", "round_timeout", "round_retries",
-    "norm_check",
-)  # fmt: skip
+_NETWORK_OF = "fedavg"  # the method whose network and loss it has
+
+
+def centralized_settings(given: dict[str, Any]) -> JobSettings:
+    """The settings of a centralized run.
+
+    Args:
+        given: options of a job, see `build_settings`; None means not given.
+
+    Raises:
+        UserError: a setting that cannot be, or of tracks, which one network on all images has not.
+    """
+    if given.get("task") is None:
+        raise UserError("--task is missing; see `fedsm run --help`")
+    if any(item.startswith("tracks") for item in given.get("overrides") or []):
+        raise UserError("one network on all images has no tracks to be set: leave out --set tracks...")
+    return build_settings(**given | {"method": _NETWORK_OF}).replace(method=CENTRALIZED)
 
 
 class Pool:
@@ -111,7 +117,7 @@ def train(
 
 
 def run_centralized(settings: JobSettings, root: Path, names: list[str], out: Path, cache: Path | None) -> dict:
-    """Trains and tests; writes results.json and super_model/ as a federated run does.
+    """Trains and tests; writes run.json, results.json and super_model/ as a federated run does.
 
     Args:
         settings: the job's settings.
@@ -127,8 +133,12 @@ def run_centralized(settings: JobSettings, root: Path, names: list[str], out: Pa
     caches = {s: SiteCache(cache / s, CACHE_BUDGET, os.cpu_count() or 1) if cache else None for s in names}
     sites = {s: load_site(root / s, s, settings, cache=caches[s]) for s in names}
     out.mkdir(parents=True, exist_ok=True)
+    noted = {"data": str(root.resolve()), "settings": settings.to_dict(), "threads": 1}
+    write_json(out / RUN, noted | {"cache": str(cache.resolve()) if cache else None})
     (out / PROGRESS).unlink(missing_ok=True)  # of a run that was stopped: this one begins anew
-    best, scores = train(settings, sites, device, Progress(out / PROGRESS))
+    progress = Progress(out / PROGRESS)
+    best, scores = train(settings, sites, device, progress)
+    progress.tell("evaluating")
 
     def evaluate(part: Part) -> dict:
         return evaluate_candidates(
@@ -152,36 +162,6 @@ def run_centralized(settings: JobSettings, root: Path, names: list[str], out: Pa
     manifest = common | {"labels": list(settings.task.labels), "versions": versions()}
     manifest |= {"images": images, "scores": results["test"], "files": files, "pooled": True}
     save_super_model(out / "super_model", settings, manifest, {GLOBAL: best}, {})
-    write_json(out / "results.json", results)
+    write_json(out / RESULTS, results)
+    progress.tell("finished")
     return results
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Entry point; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        "python -m app_fedsm.runs.centralized", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--data", type=Path, required=True, metavar="ROOT", help="folder with one sub-folder a site")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where results.json is written")
-    parser.add_argument("--cache", type=Path, metavar="DIR", help="where decoded images are kept (default: in memory)")
-    add_job_options(parser, without=_FEDERATED)
-    args = parser.parse_args(argv)
-    try:
-        if (args.out / "results.json").exists():
-            raise UserError(f"{args.out} holds results already; choose another folder")
-        if any(item.startswith("tracks") for item in args.overrides or []):
-            raise UserError("one network on all images has no tracks to be set: leave out --set tracks...")
-        settings = settings_of(args, federated(CENTRALIZED)).replace(method=CENTRALIZED)
-        sites = list_sites(args.data)
-        try_networks(settings, len(sites))
-        with private_files():
-            results = run_centralized(settings, args.data, sites, args.out, args.cache)
-    except UserError as e:
-        print(f"fedsm: error: {printable(e)}", file=sys.stderr)
-        return 2
-    print(dice_table(results))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

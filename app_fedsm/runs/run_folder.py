@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Iterator
@@ -34,6 +35,7 @@ _PRODUCTS = (
     RESULTS,
 )  # results last: they say all is there
 EARLIER = "results.earlier.json"
+SLIM = "slim"  # in run.json: `fedsm clean` dropped what a resume needs
 _LINKLESS = (
     ".lock", RUN, LOG, EARLIER, "job", "site_state", "download", *_PRODUCTS, *(f"{name}.earlier" for name in _PRODUCTS),
 )  # fmt: skip
@@ -41,7 +43,7 @@ _OWN = (*_PRODUCTS, f"{FOLDER}.earlier", EARLIER, RUN, LOG, "job", "workspace", 
 
 
 @contextlib.contextmanager
-def alone(folder: Path, what: str, patience: float = 0) -> Iterator[None]:
+def lock_folder(folder: Path, what: str, patience: float = 0) -> Iterator[None]:
     """Holds a folder while this process lives, so that two of them cannot write into it.
 
     Args:
@@ -87,15 +89,16 @@ def prepare_folder(out: Path, resume: bool, force: bool, from_round: int | None 
         check_links(out)
         collect(server_folder(out), out)
         if not (out / FOLDER).is_dir():
-            raise UserError(f"{out} holds no checkpoint yet; start again with --force")
+            raise UserError(f"{out} holds no checkpoint yet: start it again with `fedsm run` and --force")
         for name in held:
             close_to_others(out / name)  # an earlier version left them open
         if from_round is not None:
             Checkpoints(out / FOLDER).rewind(from_round)
         return
     if held and not force:
-        remedies = f"choose another --out, go on with `fedsm resume {out}`, or --force"
-        raise UserError(f"{out} already holds a run ({held[0]}); {remedies}")
+        begun = newest_checkpoint(out) or rounds_done(out)
+        go_on = f" go on with `fedsm resume {shlex.quote(str(out))}`," if begun else ""
+        raise UserError(f"{out} already holds a run ({held[0]}); choose another --out,{go_on} or --force")
     for name in held:
         _remove(out / name)
     out.mkdir(parents=True, exist_ok=True)
@@ -116,21 +119,36 @@ def check_links(out: Path) -> None:
 
 
 def load_run(out: Path) -> dict:
-    """What an earlier `fedsm run` wrote about itself: `data`, `settings`, `threads`, `cache` (None: an older one)."""
+    """What an earlier `fedsm run` wrote about itself: `data`, `settings`, `threads`, `cache` (None: an older one).
+
+    Raises:
+        UserError: there is none, or it cannot go on here.
+    """
     try:
         run = read_json(out / RUN)
-        if "job_id" in run:
-            raise UserError(f"{out} is the run of a federation: `fedsm resume {out}` goes on with it")
-        return {key: run[key] for key in ("data", "settings", "threads")} | {"cache": run.get("cache")}
+        loaded = {key: run[key] for key in ("data", "settings", "threads")} if "job_id" not in run else {}
     except (OSError, ValueError, KeyError, TypeError) as e:
         raise UserError(f"{out} holds no run to resume ({RUN} cannot be read)") from e
+    if not loaded:
+        raise UserError(f"{out} is the run of a federation: `fedsm resume {shlex.quote(str(out))}` goes on with it")
+    if run.get(SLIM):
+        raise UserError(
+            f"{out} cannot go on: its checkpoints were dropped by --slim or `fedsm clean`; start again with --force"
+        )
+    return loaded | {"cache": run.get("cache")}
 
 
-def in_words(out: Path, results: dict) -> str:
-    """What a finished run says at its end: the table of Dice, and where things are."""
-    from fedsm.evaluation.tables import dice_table
+def find_super_model(path: Path) -> Path:
+    """The super model's folder, given itself or the folder of the run that made it.
 
-    return f"{dice_table(results)}\n\nresults: {out / RESULTS}\nsuper model: {out / 'super_model'}"
+    Raises:
+        UserError: a run that has made none yet.
+    """
+    if (path / "super_model").is_dir():
+        return path / "super_model"
+    if (path / RUN).is_file():
+        raise UserError(f"{path} holds no super model yet: the run has not finished")
+    return path
 
 
 def is_federation(out: Path) -> bool:
@@ -163,10 +181,9 @@ def events_of(out: Path) -> list[dict]:
         return [parse_json(line) for line in lines if line.endswith("}")]  # a killed run may leave half a line
 
 
-def last_checkpoint(out: Path) -> str:
-    """A sentence on the newest checkpoint of a run."""
-    rounds = sorted((out / FOLDER).glob("round_*.json"))
-    return f"last checkpoint: {rounds[-1]}" if rounds else "no checkpoint was written yet"
+def newest_checkpoint(out: Path) -> Path | None:
+    """The newest checkpoint of a run; None: there is none."""
+    return max((out / FOLDER).glob("round_*.json"), default=None)
 
 
 def server_folder(out: Path) -> Path:

@@ -17,20 +17,20 @@ from pathlib import Path
 import psutil
 from tqdm import tqdm
 
-from app_fedsm.runs.progress import Tail, show
-from app_fedsm.runs.run_folder import EARLIER, LOG, PROGRESS, RESULTS, RUN, alone, collect, server_folder
-from app_fedsm.runs.workspace import prepare_workspace
+from app_fedsm.runs.progress import WITHOUT_ROUNDS, Tail, show, tick
+from app_fedsm.runs.run_folder import EARLIER, LOG, PROGRESS, RESULTS, RUN, collect, lock_folder, server_folder
+from app_fedsm.runs.workspace import plain_path, prepare_workspace
 from fedsm.client.site_file import CACHE_BUDGET
+from fedsm.core.errors import UserError
+from fedsm.core.files import write_json
+from fedsm.core.settings import JobSettings
 from fedsm.data.cache import SiteCache
 from fedsm.data.check import check_with_bar
 from fedsm.data.dataset import load_site
 from fedsm.data.findings import SiteReport, refusal
 from fedsm.data.site_folder import list_sites
-from fedsm.core.errors import UserError
 from fedsm.nets import try_networks
-from fedsm.core.files import write_json
 from fedsm.server.checkpoint import FOLDER, Checkpoints
-from fedsm.core.settings import JobSettings
 from fedsm.tracks import check_tracks
 
 RESTARTS = 3
@@ -54,7 +54,7 @@ def known_sites(out: Path) -> list[str]:
 
 
 def check_data(root: Path, settings: JobSettings, task: str, known: Sequence[str] = ()) -> list[SiteReport]:
-    """Checks that the settings fit the sites, then every file, as `fedsm data check` does; returns a report a site.
+    """Checks that the settings fit the sites, then every file, as `fedsm data check` does; returns a report per site.
 
     Args:
         root: the data root.
@@ -87,7 +87,7 @@ def simulate(
         settings: the job's settings.
         root: the data root.
         sites: names of the sites, as `check_data` reports them.
-        out: the run's folder, held by this process (`holding`) and made ready by `prepare_folder`.
+        out: the run's folder, held by this process (`lock_run`) and made ready by `prepare_folder`.
         threads: sites that run at the same time.
         resume: go on from the folder's newest checkpoint.
         cache: where decoded images are kept; default: in the run's folder.
@@ -118,8 +118,9 @@ def simulate(
         prepare_workspace(workspace, root, len(sites), out / "site_state", cache)
         adapt(out / "job" / name, workspace)
         command = [sys.executable, "-m", "nvflare.cli", "simulator", str(out / "job" / name)]
-        command += ["-w", str(workspace), "-c", ",".join(sites), "-t", str(threads), "-l", "full"]
-        failure = _run_once(command, out, settings.rounds)
+        command += ["-c", ",".join(sites), "-t", str(threads), "-l", "full"]
+        with plain_path(workspace) as path:
+            failure = _run_once([*command, "-w", str(path)], out, settings.rounds)
         if failure != _LOST or attempt == RESTARTS:
             break
         print("the simulator lost one of its sites; starting again from the last checkpoint", file=sys.stderr)
@@ -138,17 +139,19 @@ def _fill_cache(settings: JobSettings, root: Path, sites: list[str], cache: Path
 def _run_once(command: list[str], out: Path, rounds: int) -> str | None:
     """One start of the simulator; returns why it failed, as far as it said so."""
     log = out / LOG
-    with log.open("ab") as stream:
-        beginning = stream.tell()
-        process = subprocess.Popen(
-            command, stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True
-        )
-    family = _Family(process)
+    family: _Family | None = None
     try:
+        with stop_deferred(), log.open("ab") as stream:
+            beginning = stream.tell()
+            process = subprocess.Popen(
+                command, stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True
+            )
+            family = _Family(process)
         return _watch(family, server_folder(out) / PROGRESS, rounds, log, beginning)
     finally:
         with undisturbed():
-            family.stop()
+            if family:
+                family.stop()
             collect(server_folder(out), out)
 
 
@@ -169,6 +172,24 @@ def stop_signals() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def stop_deferred() -> Iterator[None]:
+    """Ctrl-C and its like are heard at the end of the block: a process that was just started is known by then.
+
+    Handlers, not a mask: what is masked or ignored stays so in the process that is started.
+    """
+    came: list[int] = []
+    names = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+    earlier = [signal.signal(name, lambda number, frame: came.append(number)) for name in names]
+    try:
+        yield
+    finally:
+        for name, handler in zip(names, earlier, strict=True):
+            signal.signal(name, handler)
+    if came:
+        raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
     """A second Ctrl-C does not cut short the stopping of processes and the saving of checkpoints."""
     names = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -184,7 +205,7 @@ def _watch(family: _Family, progress: Path, rounds: int, log: Path, beginning: i
     """Follows the server's progress until the process ends or cannot go on; returns why it failed, if it did."""
     events, lines = Tail(progress), Tail(log, beginning)
     failure, finished = None, False
-    with tqdm(total=rounds, unit="round", desc="starting") as bar:
+    with tqdm(total=rounds, unit="round", desc="starting FLARE", bar_format=WITHOUT_ROUNDS) as bar:
         while True:
             running = family.look()
             for line in events.read():
@@ -195,6 +216,7 @@ def _watch(family: _Family, progress: Path, rounds: int, log: Path, beginning: i
                 return _LOST
             if not running:
                 return failure
+            tick(bar)
             time.sleep(0.2)
 
 
@@ -232,10 +254,12 @@ def _end(processes: list[psutil.Process]) -> None:
 
 
 @contextlib.contextmanager
-def holding(out: Path, patience: float = 0) -> Iterator[None]:
-    """Holds a run's folder; see `alone`. A simulator that is still at work there has outlived its command (kill -9)
-    and would go on writing into the folder: it is stopped."""
-    with alone(out, "run", patience):
+def lock_run(out: Path, patience: float = 0) -> Iterator[None]:
+    """Holds a run's folder; see `lock_folder`.
+
+    A simulator that is still at work there has outlived its command (kill -9) and would go on writing: it is stopped.
+    """
+    with lock_folder(out, "run", patience):
         _stop_orphans(out.resolve() / "workspace")
         yield
 
@@ -244,7 +268,12 @@ def _stop_orphans(workspace: Path) -> None:
     orphans: dict[int, psutil.Process] = {}
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
-        if str(workspace) in words and any(word.startswith("nvflare.") for word in words):
+        if any(word.startswith("nvflare.") for word in words) and any(_leads_to(word, workspace) for word in words):
             with contextlib.suppress(psutil.NoSuchProcess):
                 orphans |= {p.pid: p for p in [process, *process.children(recursive=True)]}
     _end(list(orphans.values()))
+
+
+def _leads_to(word: str, workspace: Path) -> bool:
+    """Whether a word of a command line is the workspace, or the link of `plain_path` to it."""
+    return word == str(workspace) or (Path(word).is_absolute() and os.path.realpath(word) == str(workspace))

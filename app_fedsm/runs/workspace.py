@@ -6,14 +6,23 @@ hospital does, and without one it lets only FLARE's own classes run.
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import json
 import os
+import runpy
+import shlex
+import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
 
-from fedsm.client.site_settings import FILE_NAME
 from fedsm.core.components import SERVER_CLASSES, SITE_CLASSES
+from fedsm.core.errors import UserError
+
+SITE_FILE = "fedsm_site.yaml"  # `fedsm.client.site_settings.FILE_NAME`, without its torch; a test holds them in step
 
 
 def prepare_workspace(
@@ -23,7 +32,7 @@ def prepare_workspace(
 
     Args:
         workspace: the simulator's workspace (`-w`).
-        root: the data root, with one folder a site.
+        root: the data root, with one folder per site.
         threads: sites that run at the same time; they share the machine's cores.
         state: where the sites keep Adam's moments; default: their workspaces, which the simulator's next start wipes.
         cache: where they keep decoded images; default: beside the state.
@@ -31,8 +40,6 @@ def prepare_workspace(
     Returns:
         the `local/` folder.
     """
-    from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
-
     local = workspace / "local"
     local.mkdir(parents=True, exist_ok=True)
     site = {"data_root": str(root.resolve()), "threads": max(1, (os.cpu_count() or 1) // threads)}
@@ -40,7 +47,46 @@ def prepare_workspace(
         site["state_dir"] = str(state.resolve())
     if cache:
         site["cache_dir"] = str(cache.resolve())
-    (local / FILE_NAME).write_text(yaml.safe_dump(site))
-    allowed = {"format_version": 2, "class_allow_list": [*DEFAULT_CLASS_ALLOW_LIST, *SERVER_CLASSES, *SITE_CLASSES]}
+    (local / SITE_FILE).write_text(yaml.safe_dump(site))
+    allowed = {"format_version": 2, "class_allow_list": [*_flare_classes(), *SERVER_CLASSES, *SITE_CLASSES]}
     (local / "resources.json").write_text(json.dumps(allowed, indent=1))
     return local
+
+
+def _flare_classes() -> tuple[str, ...]:
+    """FLARE's own list of classes that jobs may name, from its file alone: importing nvflare takes seconds."""
+    spec = importlib.util.find_spec("nvflare")
+    if spec is None or spec.origin is None:
+        raise UserError("nvflare is not installed in this Python: pip install nvflare")
+    policy = Path(spec.origin).parent / "app_common" / "default_component_policy.py"
+    return runpy.run_path(str(policy))["DEFAULT_CLASS_ALLOW_LIST"]
+
+
+def is_plain(path: Path | str) -> bool:
+    """Whether FLARE's simulator can work below a path: it cuts the commands of its workers at blanks (2.9)."""
+    try:
+        return shlex.split(str(path)) == [str(path)]
+    except ValueError:  # a single quotation mark
+        return False
+
+
+@contextlib.contextmanager
+def plain_path(workspace: Path) -> Iterator[Path]:
+    """A path to a workspace that FLARE's simulator can use.
+
+    Where the workspace's own has blanks or quotation marks, a link in the temporary folder leads there meanwhile.
+
+    Raises:
+        UserError: the temporary folder or Python itself has such a path.
+    """
+    if not is_plain(sys.executable):
+        raise UserError(f"FLARE's simulator cannot start {sys.executable}: move Python to a path without blanks")
+    if is_plain(workspace):
+        yield workspace
+        return
+    with tempfile.TemporaryDirectory(prefix="fedsm_") as folder:
+        link = Path(folder) / "run"  # to the folder above: the simulator removes its workspace, and no link
+        if not is_plain(link / workspace.name):
+            raise UserError(f"FLARE's simulator cannot work in {workspace}: choose an --out without blanks")
+        link.symlink_to(workspace.parent, target_is_directory=True)
+        yield link / workspace.name

@@ -6,8 +6,9 @@ import pytest
 import torch
 from monai.losses import DiceLoss
 
+from app_fedsm.cli.main import main
 from app_fedsm.cli.status import summary
-from app_fedsm.runs.centralized import Pool, main, train
+from app_fedsm.runs.centralized import Pool, train
 from app_fedsm.runs.run_folder import events_of
 from fedsm.data.augment import augment_batch
 from fedsm.data.dataset import Part, load_site, seeded_order
@@ -18,7 +19,7 @@ from tests.conftest import SITES, small_settings
 from tests.helpers.plain_loop import largest_difference
 
 TINY = [
-    "--task", "retinal", "--rounds", "2", "--size", "32", "--batch-size", "4",
+    "run", "--method", "centralized", "--task", "retinal", "--rounds", "2", "--size", "32", "--batch-size", "4",
     "--set", "task.unet.channels=[4,8,16]", "--set", "task.unet.residual_units=1",
 ]  # fmt: skip
 
@@ -67,22 +68,29 @@ def test_equals_a_plain_loop(data_root, tmp_path, monkeypatch):
 
 
 def test_results_are_those_of_a_run(data_root, tmp_path, capsys):
-    assert main([*TINY, "--data", str(data_root), "--out", str(tmp_path / "out")]) == 0
+    assert main([*TINY, "--slim", "--data", str(data_root), "--out", str(tmp_path / "out")]) == 0
+    told = capsys.readouterr().out
+    assert "dropped what only a resume needs: " in told and not (tmp_path / "out" / "cache").exists()
+    assert "client avg" in told and f"fedsm predict {tmp_path / 'out'} " in told
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert results["method"] == "centralized" and set(results["test"]["global"]["per_site"]) == set(SITES)
     assert len(results["validation"]["history"]) == 2
     assert results["settings"]["method"] == "centralized"
     card = (tmp_path / "out" / "super_model" / "MODEL_CARD.md").read_text()
     assert "A U-Net trained on the images of 3 sites in one place." in card and "stayed at the site" not in card
-    assert "client avg" in capsys.readouterr().out
     told = summary(events_of(tmp_path / "out"))
-    assert told.startswith("round 2 of 2 done, 3 of 3 sites answered, validation Dice global 0.")
+    assert told.startswith("round 2 of 2 done, 3 of 3 sites answered, validation Dice global 0.") and told.endswith(
+        "finished"
+    )
+    assert main(["status", str(tmp_path / "out")]) == 0
+    assert main(["resume", str(tmp_path / "out")]) == 2
+    assert "keeps no checkpoints: start it again with --force" in capsys.readouterr().err
 
 
 def test_results_are_not_overwritten(data_root, tmp_path, capsys):
     (tmp_path / "results.json").write_text("{}")
     assert main([*TINY, "--data", str(data_root), "--out", str(tmp_path)]) == 2
-    assert "holds results already" in capsys.readouterr().err
+    assert "already holds a run" in capsys.readouterr().err
     assert (tmp_path / "results.json").read_text() == "{}"
 
 
@@ -102,10 +110,26 @@ def test_bad_options_are_one_line_before_any_work(data_root, tmp_path, capsys, o
 
 
 def test_options_of_federations_are_not_taken(data_root, tmp_path, capsys):
-    for option in (["--method", "fedsm"], ["--selector", "gradient"], ["--blend"]):
-        with pytest.raises(SystemExit):
-            main([*TINY, "--data", str(data_root), "--out", str(tmp_path / "out"), *option])
-        assert "unrecognized arguments" in capsys.readouterr().err
+    for option in (["--lam", "0.7"], ["--selector", "gradient"], ["--blend"], ["--threads", "1"]):
+        assert main([*TINY, "--data", str(data_root), "--out", str(tmp_path / "out"), *option]) == 2
+        assert f"has no federation: leave out {option[0]}\n" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["job", "export"],
+        ["submit", "--kit", "kit", "--sites", "a"],
+        ["poc", "submit"],
+    ],
+)
+def test_it_is_never_a_federated_job(tmp_path, capsys, command):
+    command = [*command, "--task", "retinal", "--method", "centralized", "--out", str(tmp_path / "out")]
+    assert main(command) == 2
+    err = capsys.readouterr().err
+    assert "is no federated job" in err and "`fedsm run --method centralized`" in err and err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
 
 
 def test_missing_data_is_one_line(tmp_path, capsys):

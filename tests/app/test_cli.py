@@ -104,7 +104,12 @@ def test_an_existing_run_is_not_overwritten(root, tmp_path, capsys):
     out.mkdir()
     (out / "results.json").write_text("precious")
     code, err = run(root, tmp_path, capsys)
-    assert code == 2 and "already holds a run" in err and "fedsm resume" in err and "--force" in err
+    assert code == 2 and "already holds a run" in err and "--force" in err
+    assert "fedsm resume" not in err, "there is nothing to go on from"
+    (out / "checkpoints").mkdir()
+    (out / "checkpoints" / "round_000001.json").touch()
+    code, err = run(root, tmp_path, capsys)
+    assert code == 2 and "already holds a run" in err and f"`fedsm resume {out}`" in err and "--force" in err
     assert (out / "results.json").read_text() == "precious"
 
 
@@ -141,6 +146,45 @@ def test_help(command, capsys):
     with pytest.raises(SystemExit) as caught:
         main([*command, "--help"])
     assert caught.value.code == 0 and "example:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ["run", "--ronds", "3", "--out", "x"],
+            "fedsm run: error: there is no option --ronds; did you mean --rounds?",
+        ),
+        (["run", "--ot", "x"], "did you mean --out? "),  # not: --out is missing
+        (["run", "--ronds=3", "--out", "x"], "did you mean --rounds? "),
+        (["predict", "m", "x", "--outt", "y"], "did you mean --out? "),  # its first name is -o
+        (["data", "check", "x", "--sheet", "y", "--tsk", "z"], "no option --tsk; did you mean --task? "),
+        (["predict", "m", "x", "-o", "y", "--golbal"], "did you mean --global? "),  # of a group
+        (["poc", "up", "--dri", "x"], "did you mean --dir? "),  # of a parent
+        (["rum", "--out", "x"], "fedsm: error: there is no command 'rum'; did you mean run? "),
+        (["poc", "don"], "fedsm poc: error: there is no command 'don'; did you mean down? "),
+        (["run", "--norm-check", "clop", "--out", "x"], "there is no --norm-check 'clop'; did you mean clip? "),
+        (["xyzzy"], "there is no command 'xyzzy'; there are run, job"),
+        (["--vresion"], "did you mean --version? "),
+        (["run", "--out", "x", "\x1b[2J\nall is well"], "unrecognized arguments"),
+    ],
+)
+def test_a_typo_is_one_line_with_the_nearest_word(capsys, arguments, words):
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    err = capsys.readouterr().err
+    assert caught.value.code == 2 and words in err and err.count("\n") == 1 and "--help`\n" in err, err
+    assert "\x1b" not in err
+
+
+def test_a_group_without_a_command_prints_its_help(capsys):
+    assert main([]) == 0 and "usage: fedsm" in capsys.readouterr().out
+    assert main(["data"]) == 0 and "usage: fedsm data" in capsys.readouterr().out
+
+
+def test_workspace_with_blanks_is_refused(root, tmp_path, capsys):
+    assert main(["workspace", str(tmp_path / "my ws"), "--data", str(root)]) == 2
+    assert "a path with blanks" in capsys.readouterr().err and not (tmp_path / "my ws").exists()
 
 
 def test_synth_refuses_a_folder_that_is_not_empty(root, capsys):
@@ -184,7 +228,9 @@ def test_check_draws_contact_sheets_in_the_current_folder(root, tmp_path, capsys
     monkeypatch.chdir(tmp_path)
     before = sorted(root.rglob("*"))
     assert check(root, "--task", "retinal") == 0
-    assert capsys.readouterr().out.endswith("contact sheets: fedsm_check/alpha.png and 1 more there\n")
+    assert capsys.readouterr().out.endswith(
+        "contact sheets, images of patients: fedsm_check/alpha.png and 1 more there\n"
+    )
     assert sorted(p.name for p in (tmp_path / "fedsm_check").iterdir()) == ["alpha.png", "beta.png"]
     assert sorted(root.rglob("*")) == before, "nothing is written among the data"
     shutil.rmtree(tmp_path / "fedsm_check")

@@ -109,13 +109,13 @@ def test_state_of_a_run(tmp_path):
 
 def test_two_calls_on_one_folder_do_not_mix(tmp_path):
     def hold(patience: float = 0):
-        return run_folder.alone(tmp_path, "run", patience)
+        return run_folder.lock_folder(tmp_path, "run", patience)
 
     with hold(), pytest.raises(UserError, match="another run is at work in"), hold():
         pass
     holder = subprocess.Popen(
-        [sys.executable, "-c", f"from app_fedsm.runs.run_folder import alone; from pathlib import Path; import time\n"
-         f"with alone(Path({str(tmp_path)!r}), 'run'): print('held', flush=True); time.sleep(60)"],
+        [sys.executable, "-c", "from app_fedsm.runs.run_folder import lock_folder; from pathlib import Path\n"
+         f"import time\nwith lock_folder(Path({str(tmp_path)!r}), 'run'): print('held', flush=True); time.sleep(60)"],
         stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert holder.stdout.readline() == "held\n"
@@ -134,7 +134,7 @@ def test_what_outlived_its_command_is_stopped_and_nothing_else(tmp_path):
         for path in (tmp_path / "run" / "workspace", tmp_path / "other" / "workspace")
     ]
     try:
-        with simulate.holding(tmp_path / "run"):
+        with simulate.lock_run(tmp_path / "run"):
             assert [process.poll() is None for process in sleepers] == [False, True]
     finally:
         for process in sleepers:
@@ -220,7 +220,7 @@ def test_a_stopped_grid_goes_on(tmp_path, how):
             victim.kill()
         process.wait()
         assert runs and processes_of(folder), "the simulator is still there"
-        with simulate.holding(folder):
+        with simulate.lock_run(folder):
             assert not processes_of(folder), "and is stopped before anything else is done in the folder"
     else:
         process.send_signal(how)

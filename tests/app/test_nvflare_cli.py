@@ -2,7 +2,7 @@
 
 import locale
 
-from app_fedsm.federation.nvflare_cli import refusal
+from app_fedsm.federation.nvflare_cli import run_nvflare
 
 
 def test_what_it_says_is_read_in_any_locale(tmp_path, monkeypatch):
@@ -11,7 +11,7 @@ def test_what_it_says_is_read_in_any_locale(tmp_path, monkeypatch):
     before = locale.setlocale(locale.LC_ALL)
     try:
         locale.setlocale(locale.LC_ALL, "C")
-        said = refusal("poc", "stop", NVFLARE_POC_WORKSPACE=str(tmp_path / "none"))
+        said = run_nvflare("poc", "stop", NVFLARE_POC_WORKSPACE=str(tmp_path / "none"))
     finally:
         locale.setlocale(locale.LC_ALL, before)
     assert f"{tmp_path / 'none'}/project.yml is missing" in said and "\n" not in said
@@ -19,4 +19,4 @@ def test_what_it_says_is_read_in_any_locale(tmp_path, monkeypatch):
 
 def test_success_says_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert refusal("--version") is None
+    assert run_nvflare("--version") is None

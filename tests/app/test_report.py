@@ -11,7 +11,6 @@ import pytest
 pytest.importorskip("scipy", reason="MONAI's Hausdorff distance needs scipy: pip install 'fedsm[report]'")
 
 from app_fedsm.cli.main import main
-from app_fedsm.runs import centralized
 from fedsm.evaluation import figures, study
 from fedsm.evaluation.report_tables import dice_rows
 from fedsm.evaluation.runs import open_runs
@@ -36,7 +35,8 @@ def runs(tmp_path_factory, data_root):
     root = tmp_path_factory.mktemp("runs")
     fedsm = finished_run(root / "fedsm", data_root)
     local = finished_run(root / "local", data_root, method="local")
-    assert centralized.main([*SMALL, "--data", str(data_root), "--out", str(root / "pool" / "server" / JOB)]) == 0
+    pooled = ["run", "--method", "centralized", *SMALL]
+    assert main([*pooled, "--data", str(data_root), "--out", str(root / "pool" / "server" / JOB)]) == 0
     return [fedsm, local, root / "pool" / "server" / JOB]
 
 

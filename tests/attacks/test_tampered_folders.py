@@ -12,7 +12,7 @@ import shutil
 import pytest
 
 from app_fedsm.cli.main import main
-from app_fedsm.runs.run_folder import alone, prepare_folder
+from app_fedsm.runs.run_folder import lock_folder, prepare_folder
 from fedsm.core.errors import UserError
 from fedsm.super_model.model import SuperModel
 from tests.helpers.attack_jobs import bytes_of
@@ -70,7 +70,7 @@ def test_the_lock_is_no_link(run, tmp_path):
     precious = tmp_path / "precious"
     precious.write_text("keys")
     (run / ".lock").symlink_to(precious)
-    with pytest.raises(OSError), alone(run, "run"):
+    with pytest.raises(OSError), lock_folder(run, "run"):
         pass
     assert precious.read_text() == "keys"
 

@@ -150,7 +150,7 @@ def test_bad_input_is_one_line(model, tmp_path, capsys):
         ([str(model), str(tmp_path / "*.tif")], "no image matches"),
         ([str(broken), image], "personal.site-1.safetensors"),
         ([str(cut), image], "no network 'personal.site-1'"),
-        ([str(tmp_path), image], "is .* a super model"),
+        ([str(tmp_path / "texts"), image], "is .* a super model"),
         ([str(model), image, "--site", "nobody"], "known: site-1, site-2"),
         ([str(model), image, "--device", "cuda:99"], "cannot be used"),
         ([str(model), image, "--batch-size", "0"], "at least 1"),

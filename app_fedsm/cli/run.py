@@ -1,0 +1,162 @@
+"""`fedsm run`: a job in FLARE's simulator on this machine, or all images in one place (`--method centralized`)."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app_fedsm.cli.job_options import add_job_options, option_name, settings_of
+from app_fedsm.config.names import CENTRALIZED
+from fedsm.core.errors import UserError
+from fedsm.core.text import printable
+
+if TYPE_CHECKING:
+    from app_fedsm.cli.parser import Parser
+    from fedsm.core.settings import JobSettings
+
+FROM_ROUND = "go back to the checkpoint of round N; later ones are dropped"
+_EXAMPLE = """example:
+  fedsm data synth demo_data
+  fedsm run --task retinal --data demo_data --rounds 20 --size 64 --out runs/first
+"""
+_FEDERATED = (  # options that mean nothing where all images are in one place
+    "selector_lr", "lam", "selector", "personal", "blend", "min_sites", "round_timeout", "round_retries", "norm_check",
+    "threads", "from_round",
+)  # fmt: skip
+
+
+def _run(args: argparse.Namespace) -> int:
+    if args.from_round is not None and not args.resume:
+        raise UserError("--from-round goes with --resume")
+    if args.resume:
+        return _resume(args)
+    if args.data is None:
+        raise UserError("--data is missing: a folder with one sub-folder per site; see `fedsm run --help`")
+    if args.method == CENTRALIZED:
+        return _run_centralized(args)
+    return _simulate(settings_of(args), args.data, args)
+
+
+def _resume(args: argparse.Namespace) -> int:
+    """Goes on with the run of a folder, or says that it has finished: exit code 0, nothing is wrong."""
+    from app_fedsm.runs import hints, run_folder
+    from fedsm.core.settings import JobSettings
+
+    out = args.out
+    if fixed := [name for name in args.job_options if name != "rounds" and getattr(args, name) is not None]:
+        raise UserError(
+            f"--resume goes on with the run's own settings: leave out {option_name(fixed[0])}"
+            " (--rounds and --data may change)"
+        )
+    earlier = run_folder.load_run(out)
+    if earlier["settings"].get("method") == CENTRALIZED:
+        raise UserError(f"{out} is a {CENTRALIZED} run, which keeps no checkpoints: start it again with --force")
+    changes = {} if args.rounds is None else {"rounds": args.rounds}
+    settings, data = JobSettings.from_dict(earlier["settings"] | changes), args.data or Path(earlier["data"])
+    if args.from_round is None and _has_finished(out, settings.rounds, data):
+        print(hints.finished(out, settings.rounds))
+        return 0
+    args.threads = earlier["threads"] if args.threads is None else args.threads
+    if args.cache is None and earlier["cache"]:
+        args.cache = Path(earlier["cache"])
+    return _simulate(settings, data, args)
+
+
+def _has_finished(out: Path, rounds: int, data: Path) -> bool:
+    """Whether a run has done so many rounds with the sites that it has: none was forgotten, none joins."""
+    from app_fedsm.runs.run_folder import RESULTS
+    from app_fedsm.runs.simulate import known_sites
+    from fedsm.core.plain_json import read_json, reading
+    from fedsm.data.site_folder import site_folders
+
+    if not (out / RESULTS).is_file():
+        return False
+    with reading(out / RESULTS, "copy the run again, or start it again with --force"):
+        results = read_json(out / RESULTS)
+        sites, done = results["sites"], results["rounds"]
+    joining = set(site_folders(data)) - set(sites) if data.is_dir() else set()
+    return done == rounds and known_sites(out) == sites and not joining
+
+
+def _simulate(settings: JobSettings, data: Path, args: argparse.Namespace) -> int:
+    """Checks the data, runs the job, and says how it ended and how to go on."""
+    from app_fedsm.runs import hints, run_folder, simulate
+    from fedsm.data.findings import warnings_of
+
+    out = args.out
+    known = simulate.known_sites(out) if args.resume else []
+    reports = simulate.check_data(data, settings, args.task or settings.task.name, known)
+    sites = [report.site for report in reports]
+    threads = len(sites) if args.threads is None else args.threads
+    if not 1 <= threads <= len(sites):
+        raise UserError(f"--threads must be between 1 and the number of sites ({len(sites)}), got {threads}")
+    with simulate.lock_run(out):
+        run_folder.prepare_folder(out, args.resume, args.force, args.from_round)
+        for line in warnings_of(reports):
+            print(line, file=sys.stderr)
+        try:
+            with simulate.stop_signals():
+                results = simulate.simulate(settings, data, sites, out, threads, args.resume, args.cache)
+        except KeyboardInterrupt:
+            print(f"\nstopped; {hints.go_on(out)}", file=sys.stderr)
+            return 130
+        except simulate.SimulationFailed as e:
+            print(f"fedsm: the run failed: {printable(e)}\n{hints.go_on(out)}", file=sys.stderr)
+            return 1
+        return _finish(args, results)
+
+
+def _finish(args: argparse.Namespace, results: dict) -> int:
+    from app_fedsm.cli.clean import drop
+    from app_fedsm.runs.hints import in_words
+
+    if args.slim:
+        drop(args.out)
+    print(in_words(args.out, results))
+    return 0
+
+
+def _run_centralized(args: argparse.Namespace) -> int:
+    """All images in one place: no federation, hence none of its options."""
+    if given := next((name for name in _FEDERATED if getattr(args, name) is not None), None):
+        raise UserError(f"--method {CENTRALIZED} has no federation: leave out {option_name(given)}")
+    from app_fedsm.runs import run_folder, simulate
+    from app_fedsm.runs.centralized import centralized_settings, run_centralized
+    from fedsm.data.site_folder import list_sites
+    from fedsm.nets import try_networks
+
+    out = args.out
+    settings = centralized_settings({name: getattr(args, name) for name in args.job_options})
+    sites = list_sites(args.data)
+    try_networks(settings, len(sites))
+    with simulate.lock_run(out):
+        run_folder.prepare_folder(out, resume=False, force=args.force)
+        try:
+            with simulate.stop_signals():
+                results = run_centralized(settings, args.data, sites, out, args.cache or out / "cache")
+        except KeyboardInterrupt:
+            print(f"\nstopped; a {CENTRALIZED} run keeps no checkpoints: start again with --force", file=sys.stderr)
+            return 130
+        return _finish(args, results)
+
+
+def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Adds the command to `fedsm`'s."""
+    run = commands.add_parser(
+        "run", help="run a job in FLARE's simulator", epilog=_EXAMPLE,
+        description="Trains a super model on a folder of sites, in FLARE's simulator on this machine.",
+    )  # fmt: skip
+    run.add_argument("--data", type=Path, metavar="ROOT", help="folder with one sub-folder per site")
+    run.add_argument("--out", type=Path, required=True, metavar="DIR", help="the run's folder")
+    run.add_argument("--threads", type=int, metavar="T", help="sites that run at the same time (default: all)")
+    run.add_argument("--cache", type=Path, metavar="DIR", help="where decoded images are kept (default: in --out)")
+    run.add_argument(
+        "--resume", action="store_true", help="go on from the last checkpoint in --out, as `fedsm resume` does"
+    )
+    run.add_argument("--from-round", type=int, metavar="N", help=FROM_ROUND)
+    run.add_argument("--force", action="store_true", help="replace the run that --out holds")
+    run.add_argument("--slim", action="store_true", help="at a good end drop what only a resume needs (`fedsm clean`)")
+    add_job_options(run, centralized=True)
+    run.set_defaults(do=_run)

@@ -1,0 +1,27 @@
+"""Names to choose from and defaults, as help texts show them: plain values, so that `fedsm --help` imports no torch.
+
+What the settings and `fedsm.tracks.KINDS` say counts; a test holds these lists in step with them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+CENTRALIZED = "centralized"  # a method of `fedsm run` without a federation: all images in one place
+SELECTORS = ("ensemble", "extra", "fedavg", "gradient", "statistics")
+PERSONAL = ("apfl", "ditto", "fedbn", "finetune", "per-fedavg", "pfedme", "softpull")
+NORM_CHECKS = ("off", "warn", "clip", "refuse")
+DEFAULTS = {
+    "method": "fedsm", "rounds": 150, "local_epochs": 1, "size": 256, "batch_size": 8, "lr": 1e-3, "selector_lr": 1e-4,
+    "seed": 0, "min_sites": 2, "round_timeout": 3600, "round_retries": 2, "norm_check": "clip",
+}  # fmt: skip
+
+
+def available(what: str) -> list[str]:
+    """Names of the `tasks`, `methods` or `experiments` that have a YAML file here."""
+    return sorted(path.stem for path in Path(__file__).with_name(what).glob("*.yaml"))
+
+
+def task_help() -> str:
+    """What `--task` takes."""
+    return f"what is segmented: {', '.join(available('tasks'))}, or a YAML file of your own"

@@ -1,0 +1,1 @@
+"""Runs on this machine: FLARE's simulator, run folders, centralized training."""

@@ -1,0 +1,73 @@
+"""What a run says at its end: how it can go on, and the commands that come next, ready to paste."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from app_fedsm.runs.run_folder import RESULTS, RUN, events_of, newest_checkpoint
+from app_fedsm.runs.slim import spare, total_size
+from fedsm.core.plain_json import read_json
+
+SUPER_MODEL = "super_model"
+
+
+def paste(*words: str | Path) -> str:
+    """A command as it is typed: every word in quotes that needs them."""
+    return shlex.join(map(str, words))
+
+
+def go_on(out: Path) -> str:
+    """What a stopped or failed run is told: its last checkpoint and the command, or that there is none."""
+    checkpoint = newest_checkpoint(out)
+    if checkpoint is None:
+        return "no checkpoint was written yet; start again with the same command and --force"
+    return f"last checkpoint: {checkpoint}\ngo on with: {paste('fedsm', 'resume', out)}"
+
+
+def go_on_remotely(out: Path) -> str:
+    """The same for a job on a server, which keeps the checkpoints: a round that it told of has one."""
+    if not any(event["event"] == "round" for event in events_of(out)):
+        return "no round was closed; submit it again with --force"
+    return f"go on with: {paste('fedsm', 'resume', out)}"
+
+
+def finished(out: Path, rounds: int) -> str:
+    """What `--resume` of a finished run says."""
+    more = paste("fedsm", "resume", out, "--rounds")
+    return f"{out} has finished its {rounds} rounds; results: {out / RESULTS}\nmore rounds with: {more} N"
+
+
+def in_words(out: Path, results: dict) -> str:
+    """What a finished run says: the table of Dice, where things are, how large it is, and what can be done next."""
+    from fedsm.evaluation.tables import dice_table
+
+    places = [f"results: {out / RESULTS}", f"super model: {out / SUPER_MODEL}", f"size on disk: {size_in_words(out)}"]
+    return "\n".join([dice_table(results), "", *places, "", "next:", *(f"  {line}" for line in _next(out, results))])
+
+
+def size_in_words(out: Path) -> str:
+    """How large a run is, and the command that drops what only a resume needs."""
+    size, only_resume = total_size([out]), total_size(spare(out))
+    if not only_resume:
+        return megabytes(size)
+    clean = paste("fedsm", "clean", out)
+    return f"{megabytes(size)}; {clean} drops the {megabytes(only_resume)} that only a resume needs"
+
+
+def megabytes(size: int) -> str:
+    """A size for a person."""
+    return f"{size / 1e6:.1f} MB" if size < 1e8 else f"{size / 1e6:,.0f} MB"
+
+
+def _next(out: Path, results: dict) -> list[str]:
+    run, sites = read_json(out / RUN), results["sites"]
+    if "data" in run:
+        images, where = str(Path(run["data"]) / sites[0] / "images"), [run["data"]]
+    else:
+        images, where = "IMAGES", ["--env", "prod", "--kit", run["kit"], "--sites", *sites]
+    return [
+        paste("fedsm", "report", out),
+        paste("fedsm", "evaluate", out, *where, "-o", out),
+        paste("fedsm", "predict", out, images, "-o", out / "predictions"),
+    ]
