@@ -1,0 +1,1 @@
+"""What makes the documentation site: generated references, diagrams, the README's picture."""
