@@ -31,7 +31,7 @@ _FLAGS = (
 )  # fmt: skip
 _PAGE = """<!doctype html><meta charset="utf-8"><body><pre id="drawing">{text}</pre>
 <script src="{library}"></script><script>
-mermaid.initialize({{startOnLoad: false, theme: "neutral", fontFamily: "Arial, Helvetica, sans-serif", htmlLabels: false,
+mermaid.initialize({{startOnLoad: false, theme: "neutral", fontFamily: "Arial, sans-serif", htmlLabels: false,
   flowchart: {{htmlLabels: false, useMaxWidth: true, padding: 14, wrappingWidth: 300}},
   sequence: {{useMaxWidth: true, mirrorActors: false}}}});
 const element = document.getElementById("drawing");
