@@ -69,14 +69,15 @@ def _options(title: str, actions: list[argparse.Action]) -> str:
 
 
 def _list(actions: list[argparse.Action]) -> str:
-    return "\n".join(f"- `{_flags(a)}`: {_text(_help(a))}" for a in actions)
+    return "\n".join(f"- `{_flags(a)}`: {_help(a)}" for a in actions)
 
 
 def _help(action: argparse.Action) -> str:
-    text = (action.help or "").replace("%%", "%")
-    choices = [str(c) for c in action.choices or [] if str(c) not in text]
-    said = f"{text} ({', '.join(choices)})" if choices and action.option_strings else text
-    return f"{said} **Required.**" if action.required and action.option_strings else said
+    text = _text((action.help or "").replace("%%", "%"))
+    choices = [str(choice) for choice in action.choices or []] if action.option_strings else []
+    if not all(choice in text for choice in choices):
+        text += f" (one of {', '.join(f'`{choice}`' for choice in choices)})"
+    return f"{text} **Required.**" if action.required and action.option_strings else text
 
 
 def _metavar(action: argparse.Action) -> str:
@@ -92,9 +93,9 @@ def _flags(action: argparse.Action) -> str:
 
 
 def _text(text: str) -> str:
-    """Text of a parser as Markdown: `<` and `*` are no markup outside of code."""
+    """Text of a parser as Markdown: `<`, `*` and `_` are no markup outside of code."""
     parts = _CODE.split(text.strip())
-    return "".join(p if p.startswith("`") else re.sub(r"([<*_])", r"\\\1", p) for p in parts)
+    return "".join(p if p.startswith("`") else re.sub(r"([*_])", r"\\\1", p.replace("<", "&lt;")) for p in parts)
 
 
 def _examples(epilog: str) -> str:
@@ -106,7 +107,7 @@ def _examples(epilog: str) -> str:
             code.append(line[2:])
             continue
         if code:
-            blocks.append("```console\n" + "\n".join(code) + "\n```")
+            blocks.append("```bash\n" + "\n".join(code) + "\n```")
             code = []
         if line.strip() and line.strip(" :").lower() not in ("example", "examples"):
             blocks.append(_text(line))

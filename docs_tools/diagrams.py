@@ -24,6 +24,7 @@ FOLDER = ROOT / "docs_tools" / "diagrams"
 _BLOCK = re.compile(
     r"^```mermaid\n%% (?P<name>[\w-]+): (?P<title>[^\n]*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
 )
+_WIDE = 600  # pixels
 _FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
     "--disable-background-networking", "--disable-component-update", "--allow-file-access-from-files",
@@ -57,8 +58,9 @@ def replace_blocks(markdown: str, page: str) -> str:
         svg = file.read_text(encoding="utf-8") if file.is_file() else ""
         if f'data-digest="{digest(found["text"])}"' not in svg:
             raise ValueError(f"{page}: diagram {found['name']!r} changed; draw it again (docs_tools/diagrams.py)")
-        title = escape(found["title"])
-        return f'<figure class="diagram" role="img" aria-label="{title}">{svg}<figcaption>{title}</figcaption></figure>'
+        title, width = escape(found["title"]), float(re.search(r'viewBox="\S+ \S+ (\S+)', svg)[1])
+        shape = "diagram wide" if width > _WIDE else "diagram"  # a wide one scrolls where the screen is narrow
+        return f'<figure class="{shape}" role="img" aria-label="{title}">{svg}<figcaption>{title}</figcaption></figure>'
 
     replaced = _BLOCK.sub(drawing, markdown)
     if "```mermaid" in replaced:
@@ -78,7 +80,8 @@ def draw(name: str, text: str, library: Path) -> str:
     with tempfile.TemporaryDirectory() as scratch:
         page = Path(scratch) / "page.html"
         page.write_text(
-            _PAGE.format(text=escape(text), library=library.resolve().as_uri(), name=name), encoding="utf-8"
+            _PAGE.format(text=escape(text), library=library.resolve().as_uri(), name=f"diagram-{name}"),
+            encoding="utf-8",
         )
         command = [browser, *_FLAGS, f"--user-data-dir={scratch}/profile", page.as_uri()]
         dom = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
