@@ -13,6 +13,7 @@ from __future__ import annotations
 import posixpath
 import re
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -70,7 +71,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Generated references, diagrams and links of one page."""
     uri = page.file.src_uri
-    markdown = _GENERATED.sub(lambda found: GENERATED[found[1]](), markdown)
+    with warnings.catch_warnings():  # of packages that are imported on the way
+        warnings.simplefilter("ignore")
+        markdown = _GENERATED.sub(lambda found: GENERATED[found[1]](), markdown)
     try:
         markdown = diagrams.replace_blocks(markdown, uri)
     except ValueError as e:

@@ -15,16 +15,30 @@ from docs_tools import diagrams
 from docs_tools.site_hooks import PAGES, site_links
 
 ROOT = Path(__file__).parents[2]
+BUILD = [sys.executable, "-m", "mkdocs", "build", "--strict"]  # never --quiet: mkdocs then counts no warnings
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
     """The site, built in strict mode: a link or an anchor that leads nowhere ends the build."""
     out = tmp_path_factory.mktemp("docs") / "site"
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(out)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run([*BUILD, "--site-dir", str(out)], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return out
+
+
+@pytest.mark.parametrize("link", ["gone.md", "#gone", "other.md#gone", "/gone.md", "../gone.py"])
+def test_a_link_that_leads_nowhere_ends_the_build(tmp_path, link):
+    """With the settings of the real site, and a page with one such link."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text(f"# Home\n\n[a]({link}) [b](other.md#other)\n")
+    (tmp_path / "docs" / "other.md").write_text("# Other\n")
+    settings = {"INHERIT": str(ROOT / "mkdocs.yml"), "docs_dir": str(tmp_path / "docs"), "hooks": [], "extra_css": []}
+    (tmp_path / "mkdocs.yml").write_text(yaml.safe_dump(settings | {"nav": ["index.md", "other.md"]}))
+    command = [*BUILD, "--config-file", str(tmp_path / "mkdocs.yml"), "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1 and "Aborted with 1 warning" in done.stdout + done.stderr, done.stdout + done.stderr
+    assert link in done.stdout + done.stderr
 
 
 class _Loaded(HTMLParser):
