@@ -32,12 +32,13 @@ def render_site() -> str:
     lines = inspect.getdoc(site_settings).splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("    data:"))
     end = next(i for i, line in enumerate(lines) if i > start and not line.strip())
-    return "```yaml\n" + "\n".join(line[4:] for line in lines[start:end]) + "\n```"
+    text = "\n".join(line[4:] for line in lines[start:end]).replace("\\", "\\\\")  # the docstring is no raw one
+    return f"```yaml\n{text}\n```"
 
 
 def _fields(cls) -> str:
     """One line per attribute of a dataclass: its default and what its docstring says."""
-    text = re.sub(r"\n {4,}", " ", inspect.getdoc(cls).partition("Attributes:\n")[2])
+    text = re.sub(r"\n {8,}", " ", inspect.getdoc(cls).partition("Attributes:\n")[2])
     said = dict(line.strip().split(": ", 1) for line in text.splitlines() if ": " in line)
     rows = []
     for field in dataclasses.fields(cls):

@@ -49,7 +49,7 @@ def test_simulator_equals_plain_loop(run_folder, data_root):
 
 
 def test_results_have_the_documented_schema(run_folder):
-    """The schema of the README."""
+    """The schema of `docs/reference/results.md`."""
     results = json.loads((run_folder / "results.json").read_text())
     number, text = (int, float), str
     for key, kind in {
