@@ -114,6 +114,31 @@ def test_the_rooms_that_are_drawn_are_those_of_the_import_contract():
     assert {"app_fedsm" if name == "app" else f"fedsm.{name}" for name in drawn} == set(re.findall(r"[\w.]+", contract))
 
 
+def test_every_workaround_of_flare_is_on_its_page():
+    page = (ROOT / "docs" / "explanation" / "flare.md").read_text(encoding="utf-8")
+    for module in (ROOT / "custom" / "fedsm" / "flare" / "compat").glob("[!_]*.py"):
+        assert f"`compat/{module.name}`" in page, module
+    for path in re.findall(r"^\*\*.*\*\* — (.*)$", page, re.MULTILINE):
+        for name in re.findall(r"`([^`]+)`", path):
+            below = ("", "custom/fedsm/", "custom/fedsm/flare/")
+            assert any((ROOT / folder / name).exists() for folder in below), f"{name} is not there"
+
+
+@pytest.mark.parametrize(
+    "page",
+    sorted({*(ROOT / "docs").rglob("*.md"), *(ROOT / p for p in PAGES.values())}),
+    ids=lambda p: str(p.relative_to(ROOT)),
+)
+def test_files_that_a_page_names_are_there(page):
+    """Paths of the repository in code, such as `custom/fedsm/tracks/`; patterns and placeholders are left out."""
+    if page.name == "CHANGELOG.md":
+        return  # it speaks of the past
+    for name in re.findall(
+        r"`((?:custom|app_fedsm|docs_tools|benchmarks|poc_workspace|tests)/[\w./-]*)`", page.read_text()
+    ):
+        assert (ROOT / name).exists(), name
+
+
 def test_the_readme_can_be_read_in_three_minutes():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
 
