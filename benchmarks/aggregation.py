@@ -44,31 +44,35 @@ def main() -> None:
     from fedsm.core.tensors import payload_bytes
     from fedsm.flare import exchange
     from fedsm.flare.aggregator import SoftPullAggregator
+    from fedsm.flare.identity import set_sender
+    from fedsm.flare.task import TaskSpec
     from fedsm.server.memory import return_freed_memory
     from fedsm.tracks import client_tracks, server_tracks
+    from fedsm.tracks.base import REGISTER, TRAIN, SiteContext
 
     def context(site: str) -> FLContext:
         fl_ctx = FLContextManager(identity_name="server", job_id="job").new_context()
         fl_ctx.set_peer_context(FLContextManager(identity_name=site, job_id="job").new_context())
+        set_sender(fl_ctx, site)
         return fl_ctx
 
     def registered(names: list[str]) -> SoftPullAggregator:
         aggregator = SoftPullAggregator()
         aggregator.bind(server_tracks(settings, names), names, settings)
-        aggregator.begin(exchange.REGISTER, 0)
+        aggregator.begin(TaskSpec("a task", exchange.REGISTER, 0))
         answer = exchange.pack({"selector": sums}, {"round": 0, "images": _IMAGES}, DataKind.STATISTICS)
         for site in names:
-            assert aggregator.accept(answer, contexts[site]), aggregator.refused
+            assert aggregator.accept(answer, contexts[site]), aggregator.results.refused
         return aggregator
 
     def aggregate(aggregator: SoftPullAggregator) -> float:
-        aggregator.begin(exchange.TRAIN, 1)
+        aggregator.begin(TaskSpec("a task", exchange.TRAIN, 1))
         started = time.perf_counter()
         for site in aggregator.sites:
             aggregator.accept(answers[site], contexts[site])
         aggregator.aggregate(contexts[site])
         seconds = time.perf_counter() - started
-        assert len(aggregator.accepted) == len(aggregator.sites), aggregator.refused
+        assert len(aggregator.results.accepted) == len(aggregator.sites), aggregator.results.refused
         return seconds
 
     def copy(names: list[str]) -> float:
@@ -82,14 +86,14 @@ def main() -> None:
     settings = build_settings(TASK, "fedsm", selector="statistics")
     sites = [f"site-{i + 1}" for i in range(max(COUNTS))]
     contexts = {site: context(site) for site in sites}
-    selector = client_tracks(settings, 0, len(sites), torch.device("cpu"))["selector"]
+    selector = client_tracks(settings, SiteContext(0, len(sites), torch.device("cpu")))["selector"]
     pictures = torch.rand(_IMAGES["train"], settings.task.channels, 32, 32)
-    sums = selector.register([(pictures, pictures)])
+    sums = selector.send(REGISTER, [(pictures, pictures)])
     return_freed_memory()  # as the server does at its start: what is large comes from the system each time
     aggregators = {k: registered(sites[:k]) for k in COUNTS}
 
     # Every site has tensors of its own, as on a server: with one set for all the caches would do the work.
-    template = {n: t.template() for n, t in aggregators[COUNTS[0]].tracks.items() if t.template()}
+    template = {n: t.expects(TRAIN) for n, t in aggregators[COUNTS[0]].tracks.items() if t.expects(TRAIN)}
     updates = {
         site: {n: {k: 1e-3 * torch.randn_like(v) for k, v in t.items()} for n, t in template.items()} for site in sites
     }

@@ -25,6 +25,7 @@ from fedsm.server.checkpoint import FOLDER, Checkpoints
 from fedsm.server.results import summarize
 from fedsm.super_model.artefact import load_super_model
 from fedsm.tracks import client_tracks, server_tracks
+from fedsm.tracks.base import DELIVER, REGISTER, SiteContext
 
 _CPU = torch.device("cpu")
 
@@ -39,25 +40,24 @@ def selector_of(settings: JobSettings, sites: list[str], parts: dict[str, dict],
     """The selector's tensors, and the bytes that a site sends for it. `last`: the run's last global network."""
     server = server_tracks(settings, sites)
     server["global"].load_files({"global": last})
-    clients = [client_tracks(settings, k, len(sites), _CPU) for k in range(len(sites))]
+    clients = [client_tracks(settings, SiteContext(k, len(sites), _CPU)) for k in range(len(sites))]
 
     def batches(site: str, part: str):
         return parts[site][part].batches(settings.batch_size, _CPU)
 
     sent = 0
     for site, tracks in zip(sites, clients, strict=True):
-        tracks["global"].receive(last)
-        tensors = tracks["selector"].register(batches(site, "train"))
-        tracks["selector"].survey(batches(site, "train"))
-        tensors = tensors or tracks["selector"].deliver()
-        server["selector"].register(site, tensors)
-        sent = payload_bytes({"selector": tensors})
+        tracks["global"].receive(DELIVER, last)
+        for phase in (REGISTER, DELIVER):
+            if tensors := tracks["selector"].send(phase, batches(site, "train")):
+                server["selector"].accept(phase, site, tensors)
+                sent = payload_bytes({"selector": tensors})
     reports = {}
     for site, tracks in zip(sites, clients, strict=True):
-        tracks["selector"].receive(server["selector"].final_payload(site))
-        reports[site] = tracks["selector"].validate(batches(site, "validation"))
-    server["selector"].close_validation(reports)
-    return server["selector"].final_payload(sites[0]), sent
+        tracks["selector"].receive(DELIVER, server["selector"].payload(DELIVER, site))
+        reports[site] = tracks["selector"].validate(DELIVER, batches(site, "validation"))
+    server["selector"].close(DELIVER, reports)
+    return server["selector"].payload(DELIVER, sites[0]), sent
 
 
 def main(argv: list[str]) -> int:

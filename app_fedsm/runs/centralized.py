@@ -40,7 +40,8 @@ from fedsm.super_model.artefact import save_super_model, versions
 from fedsm.selectors.inference import GLOBAL
 from fedsm.core.text import printable
 from fedsm.core.tensors import Batch
-from fedsm.tracks.fedavg import initial_weights
+from fedsm.tracks.shared_network import initial_weights
+from fedsm.tracks.base import TRAIN, SiteContext
 from fedsm.tracks.segmentation import SegmentationClient
 from fedsm.core.state import copy
 
@@ -87,8 +88,8 @@ def train(
         the weights of the best epoch, and the validation Dice of every epoch.
     """
     pools = {part: Pool([parts[part] for parts in sites.values()]) for part in ("train", "validation")}
-    client = SegmentationClient(settings, {}, 0, 1, device)
-    client.receive(initial_weights(client.build, settings.seed))
+    client = SegmentationClient(settings, {}, SiteContext(0, 1, device))
+    client.receive(TRAIN, initial_weights(client.build, settings.seed))
     best, scores = {}, []
     with tqdm(range(1, settings.rounds + 1), desc="centralized", unit="epoch", disable=None) as bar:
         progress.tell("started", sites=list(sites), rounds=settings.rounds, round=0, scores={GLOBAL: "Dice"})
@@ -99,7 +100,7 @@ def train(
                 dice = torch.Generator().manual_seed(order)
                 for images, labels in pools["train"].batches(settings.batch_size, device, order):
                     client.step(*augment_batch(images, labels, settings.task.augment, dice))
-            scores.append(client.validate(pools["validation"].batches(settings.batch_size, device))["score"])
+            scores.append(client.validate(TRAIN, pools["validation"].batches(settings.batch_size, device))["score"])
             if scores.index(max(scores)) == len(scores) - 1:
                 best = copy(client.net.state_dict())
             bar.set_postfix_str(f"Dice {scores[-1]:.3f}")

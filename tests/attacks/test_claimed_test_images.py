@@ -42,4 +42,4 @@ def test_a_person_is_told_of_the_counts(federation):
 
 def test_accepted_says_what_a_site_weighed(federation):
     lines = [json.loads(line) for line in (federation.run_folder / "accepted.jsonl").read_text().splitlines()]
-    assert {line["site"]: line["n_images"] for line in lines} == federation.aggregator.shares()
+    assert {line["site"]: line["n_images"] for line in lines} == federation.aggregator.registry.shares()

@@ -18,7 +18,7 @@ from fedsm.core.components import SERVER_CLASSES, SITE_CLASSES
 CALLS = [
     "fedsm.server.checkpoint.save_file", "fedsm.server.checkpoint.write_json", "fedsm.server.forget.Forgetting",
     "fedsm.server.forget.copy_rest", "fedsm.super_model.artefact.save_super_model", "fedsm.client.workers.build_worker",
-    "fedsm.server.place.leave", "fedsm.data.cache.SiteCache",
+    "fedsm.server.checkpoint_dirs.remove_earlier", "fedsm.data.cache.SiteCache",
 ]  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from fedsm.data.site_folder import list_pairs
 from fedsm.data.split import split_by_patient
 from fedsm.selectors.descriptor import describe
 from fedsm.tracks import server_tracks
+from fedsm.tracks.base import TRAIN
 from tests.conftest import small_settings, write_site
 from tests.helpers.hostile_server import SITE, meta_of, real_site, refusal, register, same
 
@@ -100,7 +101,7 @@ def test_sums_through_a_network_count_too(tmp_path, data):
     settings = job(overrides=["tracks.selector.descriptor=encoder"])
     place = real_site(tmp_path, data, max_statistics=1)
     meta = meta_of(settings) | {"round": 1, "tracks": ["global", "selector"]}
-    weights = server_tracks(settings, [SITE, "other"])["global"].payload(SITE)
+    weights = server_tracks(settings, [SITE, "other"])["global"].payload(TRAIN, SITE)
     worker = build_worker(place, REGISTER, meta)
     for shift in (0.0, 0.0, 0.01):
         moved = {k: v + shift if v.is_floating_point() else v.clone() for k, v in weights.items()}

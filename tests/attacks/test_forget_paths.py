@@ -7,8 +7,8 @@ import pytest
 from app_fedsm.cli.main import main
 from fedsm.core.errors import UserError
 from fedsm.flare.forget_controller import ForgetController
+from fedsm.server.checkpoint_dirs import hand_over, remove_earlier
 from fedsm.server.forget import Forgetting
-from fedsm.server.place import hand_over, leave
 from tests.conftest import small_settings
 from tests.helpers.attack_jobs import FOLDER, LEAD, bytes_of, forge, kept, run_job
 
@@ -82,7 +82,7 @@ def test_leaving_and_handing_over_follow_no_link(server, victim, tmp_path):
     shutil.copyfile(place / "owner.json", victim / "owner.json")
     kept(server, "job-2").symlink_to(victim)
     with pytest.raises(UserError, match="is a link"):
-        leave(kept(server, "job-2") / FOLDER, place, root, lead)
+        remove_earlier(kept(server, "job-2") / FOLDER, place, root, lead)
     (place / "secret").symlink_to(victim / "precious")
     run.mkdir()
     hand_over(place, run)

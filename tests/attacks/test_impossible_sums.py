@@ -14,6 +14,7 @@ from fedsm.selectors.gaussian import gaussian_classes, pack, scatter_of
 from fedsm.selectors.possible_sums import sums_problem
 from fedsm.selectors.private_sums import PrivateSums, StatisticsPrivacy
 from fedsm.tracks import build_inference_selector, server_tracks
+from fedsm.tracks.base import DELIVER, REGISTER
 from tests.conftest import SITES, small_settings, write_site
 from tests.helpers.federation import Federation, results_of
 
@@ -80,11 +81,11 @@ def accuracy(sums: dict[str, dict], rows: dict, refused: tuple[str, ...] = ()) -
     """The honest sites' test accuracy with the selector that a server makes of these sums."""
     server = server_tracks(SETTINGS, list(rows))["selector"]
     for site, own in sums.items():
-        problem = server.registration_problem(own, {"train": int(own["n"].item())})
+        problem = server.problem(REGISTER, own, {"train": int(own["n"].item())}, {})
         assert (problem is not None) == (site in refused), problem
         if problem is None:
-            server.register(site, own)
-    selector = build_inference_selector(SETTINGS, len(rows), server.final_payload("site-1"), CPU)
+            server.accept(REGISTER, site, own)
+    selector = build_inference_selector(SETTINGS, len(rows), server.payload(DELIVER, "site-1"), CPU)
     honest = [site for site in rows if site != HOSTILE]
     hits = [(selector.distances_of(rows[s]["test"]).argmin(1) == list(rows).index(s)).double() for s in honest]
     return torch.stack([h.mean() for h in hits]).mean().item()

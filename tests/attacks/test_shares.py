@@ -7,6 +7,7 @@ from fedsm.core.shares import bounded_shares, trimmed_mean
 from fedsm.server.record import RunRecord
 from fedsm.server.results import choose_gamma
 from fedsm.tracks import server_tracks
+from fedsm.tracks.base import DELIVER, TRAIN
 from tests.conftest import SITES, small_settings
 from tests.helpers.federation import Federation, results_of
 from tests.helpers.hostile import HOSTILE, meta_of
@@ -41,14 +42,14 @@ def test_a_million_claimed_images_weigh_twice_the_median(tmp_path, data_root):
 
     settings = small_settings(rounds=1, method="fedavg")
     federation = Federation(tmp_path, data_root, settings, SITES, fault=claim).run()
-    assert federation.aggregator.shares() == {"site-1": 8, "site-2": 6, "site-3": 16.0}
+    assert federation.aggregator.registry.shares() == {"site-1": 8, "site-2": 6, "site-3": 16.0}
     (entry,) = results_of(federation)["warned"]
     assert entry["site"] == HOSTILE and "it weighs as 16 in averages" in entry["reason"]
 
 
 def test_honest_counts_are_what_they_were(tmp_path, data_root):
     federation = Federation(tmp_path, data_root, small_settings(rounds=1, method="fedavg"), SITES).run()
-    assert federation.aggregator.shares() == {"site-1": 8, "site-2": 6, "site-3": 10}
+    assert federation.aggregator.registry.shares() == {"site-1": 8, "site-2": 6, "site-3": 10}
     assert results_of(federation)["warned"] == []
 
 
@@ -88,7 +89,7 @@ def test_one_site_cannot_choose_the_shrinkage(tracks):
     """Five sites are best at 0.05; the sixth says that only 0.1 works."""
     selector = server_tracks(small_settings(selector="statistics"), SIX)["selector"]
     told = {site: {"accuracies": [0.8, 0.9, 0.85], "images": 4} for site in SIX[:5]}
-    selector.close_validation(told | {"site-6": {"accuracies": [0.0, 0.0, 1.0], "images": 10**6}})
+    selector.close(DELIVER, told | {"site-6": {"accuracies": [0.0, 0.0, 1.0], "images": 10**6}})
     assert selector.shrinkage == pytest.approx(0.05)
 
 
@@ -97,6 +98,6 @@ def test_the_weight_in_fedavg_by_hand(tracks):
     track = tracks["global"]
     before = {k: v.clone() for k, v in track.weights.items()}
     for site, value, share in (("site-1", 1.0, 8), ("site-2", 4.0, 16.0)):
-        track.merge(site, {k: torch.full_like(v, value) for k, v in before.items()}, share)
-    track.close()
+        track.accept(TRAIN, site, {k: torch.full_like(v, value) for k, v in before.items()}, share)
+    track.close(TRAIN)
     assert all(torch.allclose(track.weights[k], v + 3) for k, v in before.items() if v.is_floating_point())

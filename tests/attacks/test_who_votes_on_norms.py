@@ -55,7 +55,7 @@ def test_the_ensembles_first_round_is_nobodys(tmp_path, data_root):
 
 def test_asking_again_does_not_let_a_norm_in(tmp_path, data_root, monkeypatch):
     """All three sites are needed; the hostile one is refused and asked again with the same answer."""
-    monkeypatch.setattr("fedsm.flare.ask.RETRY_PAUSE", 0.0)
+    monkeypatch.setattr("fedsm.flare.task_runner.RETRY_PAUSE", 0.0)
 
     def boost(site, task, shareable, work):
         result = work()

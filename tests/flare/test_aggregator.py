@@ -12,9 +12,11 @@ from fedsm.core.tensors import payload_bytes
 from fedsm.flare import exchange
 from fedsm.flare.aggregator import SoftPullAggregator
 from fedsm.flare.identity import set_sender
+from fedsm.flare.task import TaskSpec
 from fedsm.selectors.descriptor import describe
 from fedsm.selectors.gaussian import pack
 from fedsm.tracks import server_tracks
+from fedsm.tracks.base import TRAIN
 from tests.conftest import SITES, small_settings
 
 IMAGES = {"train": 10, "validation": 4, "test": 4}
@@ -32,16 +34,16 @@ def aggregator(request) -> SoftPullAggregator:
     aggregator = SoftPullAggregator()
     settings = small_settings(selector="gradient", **getattr(request, "param", {}))
     aggregator.bind(server_tracks(settings, SITES), SITES, settings)
-    aggregator.begin(exchange.REGISTER, 0)
+    aggregator.begin(TaskSpec("a task", exchange.REGISTER, 0))
     for site in SITES:
         assert aggregator.accept(exchange.pack({}, {"round": 0, "images": IMAGES}), context(site))
-    aggregator.begin(exchange.TRAIN, 5)
+    aggregator.begin(TaskSpec("a task", exchange.TRAIN, 5))
     return aggregator
 
 
 def update(aggregator, **changes) -> Shareable:
     """A good answer of round 5, or one with `changes` to its meta."""
-    tracks = {n: {k: torch.ones_like(v) for k, v in t.template().items()} for n, t in aggregator.tracks.items()}
+    tracks = {n: {k: torch.ones_like(v) for k, v in t.expects(TRAIN).items()} for n, t in aggregator.tracks.items()}
     return exchange.pack(tracks, {"round": 5, "images": IMAGES} | changes, DataKind.WEIGHT_DIFF)
 
 
@@ -53,7 +55,7 @@ def real_sums(n: int) -> dict[str, torch.Tensor]:
 
 def snapshot(aggregator) -> dict:
     for track in aggregator.tracks.values():
-        track.close()
+        track.close(TRAIN)
     return {
         f"{stem}/{k}": v.clone()
         for track in aggregator.tracks.values()
@@ -69,8 +71,8 @@ def test_a_good_answer_is_merged(aggregator):
     after = snapshot(aggregator)
     key = next(k for k in before if k.startswith("global/"))
     assert torch.allclose(after[key], before[key] + 1)
-    assert list(aggregator.accepted) == ["site-1"]
-    assert aggregator.up_bytes["site-1"] == payload_bytes(exchange.unpack(update(aggregator))[1])
+    assert list(aggregator.results.accepted) == ["site-1"]
+    assert aggregator.results.up["site-1"] == payload_bytes(exchange.unpack(update(aggregator))[1])
 
 
 def test_numpy_and_float64_are_taken(aggregator):
@@ -121,7 +123,7 @@ def damaged(aggregator, how: str) -> Shareable:
 def test_damaged_tensors_are_refused_and_change_nothing(aggregator, how, reason):
     before = snapshot(aggregator)
     assert not aggregator.accept(damaged(aggregator, how), context("site-2"))
-    assert reason in aggregator.refused["site-2"]
+    assert reason in aggregator.results.refused["site-2"]
     after = snapshot(aggregator)
     assert all(torch.equal(before[k], after[k]) for k in before)
 
@@ -153,35 +155,35 @@ def test_damaged_tensors_are_refused_and_change_nothing(aggregator, how, reason)
 def test_damaged_meta_is_refused(aggregator, changes, reason):
     before = snapshot(aggregator)
     assert not aggregator.accept(update(aggregator, **changes), context("site-2"))
-    assert reason in aggregator.refused["site-2"]
+    assert reason in aggregator.results.refused["site-2"]
     after = snapshot(aggregator)
     assert all(torch.equal(before[k], after[k]) for k in before)
 
 
 def test_other_refusals(aggregator):
     assert not aggregator.accept(update(aggregator), context("stranger"))
-    assert "not a site" in aggregator.refused["stranger"]
+    assert "not a site" in aggregator.results.refused["stranger"]
     assert not aggregator.accept(make_reply(ReturnCode.EXECUTION_EXCEPTION), context("site-1"))
-    assert aggregator.refused["site-1"] == ReturnCode.EXECUTION_EXCEPTION
+    assert aggregator.results.refused["site-1"] == ReturnCode.EXECUTION_EXCEPTION
     assert not aggregator.accept(Shareable(), context("site-1"))
     assert not aggregator.accept(DXO(DataKind.WEIGHTS, data={"w": torch.zeros(1)}).to_shareable(), context("site-1"))
-    assert "expected COLLECTION" in aggregator.refused["site-1"]
+    assert "expected COLLECTION" in aggregator.results.refused["site-1"]
 
 
 def test_a_second_answer_is_refused_and_the_first_one_counts(aggregator):
     before = snapshot(aggregator)
     assert aggregator.accept(update(aggregator), context("site-1"))
     assert not aggregator.accept(update(aggregator), context("site-1"))
-    assert "site-1" not in aggregator.refused
+    assert "site-1" not in aggregator.results.refused
     aggregator.aggregate(context("site-1"))
     key = next(k for k in before if k.startswith("personal.site-1/"))
     assert torch.allclose(snapshot(aggregator)[key], before[key] + 1)
 
 
 def test_a_site_that_did_not_register_is_refused(aggregator):
-    del aggregator.registered["site-3"]
+    del aggregator.registry.images["site-3"]
     assert not aggregator.accept(update(aggregator), context("site-3"))
-    assert "has not registered" in aggregator.refused["site-3"]
+    assert "has not registered" in aggregator.results.refused["site-3"]
 
 
 def test_statistics_must_be_of_the_sites_images():
@@ -191,7 +193,7 @@ def test_statistics_must_be_of_the_sites_images():
     aggregator.bind(server_tracks(settings, SITES), SITES, settings)
     sums = real_sums(10)
     for n, good in ((0.0, False), (1e9, False), (10.0, True)):
-        aggregator.begin(exchange.REGISTER, 0)
+        aggregator.begin(TaskSpec("a task", exchange.REGISTER, 0))
         shareable = exchange.pack({"selector": sums | {"n": torch.tensor(n)}}, {"round": 0, "images": IMAGES})
         assert aggregator.accept(shareable, context("site-1")) is good
 
@@ -201,15 +203,15 @@ def test_accuracies_must_be_one_a_shrinkage(accuracies):
     aggregator = SoftPullAggregator()
     settings = small_settings(selector="statistics")
     aggregator.bind(server_tracks(settings, SITES), SITES, settings)
-    aggregator.registered["site-1"] = IMAGES
-    aggregator.begin(exchange.VALIDATE, 3)
+    aggregator.registry.images["site-1"] = IMAGES
+    aggregator.begin(TaskSpec("a task", exchange.VALIDATE, 3))
     report = {"score": 0.5, "images": 4, "accuracies": accuracies}
     shareable = exchange.pack({}, {"round": 3, "images": IMAGES, "reports": {"selector": report}})
     assert not aggregator.accept(shareable, context("site-1"))
-    assert "accuracies" in aggregator.refused["site-1"]
+    assert "accuracies" in aggregator.results.refused["site-1"]
 
 
 def test_an_answer_that_breaks_the_check_itself_is_refused(aggregator, monkeypatch):
     monkeypatch.setattr(aggregator, "_meta_problem", lambda *a: 1 / 0)
     assert not aggregator.accept(update(aggregator), context("site-1"))
-    assert aggregator.refused["site-1"] == "malformed answer (ZeroDivisionError)"
+    assert aggregator.results.refused["site-1"] == "malformed answer (ZeroDivisionError)"

@@ -13,6 +13,7 @@ from nvflare.apis.shareable import Shareable, make_reply
 
 from fedsm.flare import exchange
 from fedsm.flare.aggregator import SoftPullAggregator
+from fedsm.flare.task import TaskSpec
 from fedsm.server.checks import templates_of
 from fedsm.server.results import evaluation_problem
 from fedsm.tracks import server_tracks
@@ -234,21 +235,23 @@ def test_no_mutant_raises_and_no_refused_one_changes_anything(task, method):
     if "selector" not in settings.tracks:
         settings.tracks["selector"] = {"kind": "none"}
 
-    def judge(site, meta):
+    def meta_problem(site, meta):
+        if task != exchange.EVALUATE:
+            return None
         models = ["global", *(f"personal.{s}" for s in SITES), "selector"]
         return evaluation_problem(meta.get("evaluation"), settings, SITES, models, IMAGES)
 
     def begin():
-        aggregator.begin(task, 5, judge=judge if task == exchange.EVALUATE else lambda site, meta: None)
+        aggregator.begin(TaskSpec("a task", task, 5, meta_problem=meta_problem))
 
-    aggregator.registered = {site: dict(IMAGES) for site in SITES}
+    aggregator.registry.images = {site: dict(IMAGES) for site in SITES}
     good = good_answer(aggregator, task, settings)
     begin()
-    assert aggregator.accept(copy.deepcopy(good), context("site-1")), aggregator.refused
+    assert aggregator.accept(copy.deepcopy(good), context("site-1")), aggregator.results.refused
     begin()
     mutator, accepted, contexts = Mutator(seed=0), 0, {site: context(site) for site in SITES}
     before = {k: v.clone() for k, v in tensors_of(aggregator).items()}
-    registered = copy.deepcopy(aggregator.registered)
+    registered = copy.deepcopy(aggregator.registry.images)
     for i in range(EACH):
         site = SITES[i % 3]
         taken = aggregator.accept(mutator.mutate(good), contexts[site])
@@ -257,14 +260,14 @@ def test_no_mutant_raises_and_no_refused_one_changes_anything(task, method):
             accepted += 1
             assert all(torch.isfinite(v).all() for v in after.values() if v.is_floating_point())
             before = {k: v.clone() for k, v in after.items()}
-            registered = copy.deepcopy(aggregator.registered)
+            registered = copy.deepcopy(aggregator.registry.images)
             begin()
             continue
-        assert not aggregator.broken
-        assert site not in aggregator.accepted and len(aggregator.refused[site]) <= 300
-        assert "\n" not in aggregator.refused[site] and "\x1b" not in aggregator.refused[site]
+        assert not aggregator.results.broken
+        assert site not in aggregator.results.accepted and len(aggregator.results.refused[site]) <= 300
+        assert "\n" not in aggregator.results.refused[site] and "\x1b" not in aggregator.results.refused[site]
         assert before.keys() == after.keys()
-        assert all(torch.equal(before[k], after[k]) for k in before), aggregator.refused[site]
-        assert registered == aggregator.registered
+        assert all(torch.equal(before[k], after[k]) for k in before), aggregator.results.refused[site]
+        assert registered == aggregator.registry.images
     # Of changed sums hardly any are sums that images can have: 10 of 500 registrations are taken.
     assert EACH * 0.01 < accepted < EACH * 0.5, "most mutants are refused, harmless ones are not"

@@ -8,7 +8,8 @@ import torch
 from fedsm.flare import exchange
 from fedsm.server.checkpoint import Checkpoints
 from fedsm.tracks import client_tracks, server_tracks
-from fedsm.tracks.fedavg import initial_weights
+from fedsm.tracks.base import TRAIN, SiteContext
+from fedsm.tracks.shared_network import initial_weights
 from tests.conftest import SITES, small_settings, write_site
 from tests.flare.test_equality import TOLERANCE, last_weights
 from tests.helpers.federation import JOB, Federation, results_of
@@ -112,18 +113,17 @@ def test_a_linked_personal_network_without_a_past_starts_as_the_global_one():
     ago. APFL's own network does, too."""
     for personal in ("ditto", "apfl", "finetune"):
         settings = small_settings(personal=personal, overrides=["tracks.selector.kind=selector_fedavg"])
-        tracks = client_tracks(settings, 0, 2, torch.device("cpu"))
+        tracks = client_tracks(settings, SiteContext(0, 2, torch.device("cpu")))
         later = {k: v + 0.5 for k, v in tracks["global"].net.state_dict().items()}
         for track in tracks.values():
             track.load_state({})
-            track.late()
-        tracks["global"].receive(later)
-        tracks["personal"].receive({})
+        tracks["global"].receive(TRAIN, later)
+        tracks["personal"].receive(TRAIN, {})
         assert largest_difference(tracks["personal"].net.state_dict(), later) == 0
         if personal == "apfl":
             assert largest_difference(tracks["personal"].own.state_dict(), later) == 0
-        tracks["global"].receive({k: v + 1 for k, v in later.items()})
-        tracks["personal"].receive({})
+        tracks["global"].receive(TRAIN, {k: v + 1 for k, v in later.items()})
+        tracks["personal"].receive(TRAIN, {})
         assert largest_difference(tracks["personal"].net.state_dict(), later) == 0, "only the first time"
 
 
@@ -140,8 +140,8 @@ def test_a_new_site_has_no_share_of_scaffold_s_control_before_it_answers():
     assert new.join(files, [NEW]) == []
     new.load_files(files)
     assert all((c == 4).all() for c in new.controls.values())
-    new.merge(NEW, {k: torch.full_like(v, 8) for k, v in new.template().items()}, 20)
-    new.close()
+    new.accept(TRAIN, NEW, {k: torch.full_like(v, 8) for k, v in new.expects(TRAIN).items()}, 20)
+    new.close(TRAIN)
     assert all((c == 5).all() for c in new.controls.values())
 
 

@@ -19,7 +19,7 @@ from tests.helpers.plain_loop import algorithm_1, largest_difference
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch):
-    monkeypatch.setattr("fedsm.flare.ask.RETRY_PAUSE", 0.05)
+    monkeypatch.setattr("fedsm.flare.task_runner.RETRY_PAUSE", 0.05)
 
 
 def accepted_of(federation: Federation) -> list[tuple[int, str]]:

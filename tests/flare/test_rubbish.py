@@ -12,11 +12,13 @@ from fedsm.core.errors import UserError
 from fedsm.core.settings import NORM_CHECKS, JobSettings
 from fedsm.flare import exchange
 from fedsm.flare.aggregator import SoftPullAggregator
+from fedsm.flare.task import TaskSpec
 from fedsm.selectors.gaussian import StatisticsSelector, gaussian_classes, sums_template
 from fedsm.server.guard import NormGuard
 from fedsm.tracks import server_tracks
+from fedsm.tracks.base import TRAIN
 from tests.conftest import SITES, small_settings
-from tests.flare.test_aggregator import IMAGES, context, snapshot, update
+from tests.flare.test_aggregator import IMAGES, aggregator, context, snapshot, update  # noqa: F401
 from tests.flare.test_equality import TOLERANCE, last_weights
 from tests.helpers.federation import Federation, in_round, results_of
 from tests.helpers.plain_loop import algorithm_1, largest_difference
@@ -135,7 +137,7 @@ def after_a_round(aggregator):  # noqa: F811
     for site in SITES:
         assert aggregator.accept(update(aggregator), context(site))
     aggregator.aggregate(context("site-1"))
-    aggregator.begin(exchange.TRAIN, 5)
+    aggregator.begin(TaskSpec("a task", exchange.TRAIN, 5))
     told = []
     aggregator._tell = lambda *words: told.append(words)
     return told
@@ -148,7 +150,7 @@ def test_a_far_norm_is_refused(aggregator):  # noqa: F811
     assert aggregator.accept(far(aggregator, 4), context("site-1"))
     before = snapshot(aggregator)
     assert not aggregator.accept(far(aggregator, 6), context("site-2"))
-    assert "is far above the usual" in aggregator.refused["site-2"]
+    assert "is far above the usual" in aggregator.results.refused["site-2"]
     assert [(kind, site) for kind, site, _ in told] == [("refused", "site-2")]
     after = snapshot(aggregator)
     assert all(torch.equal(before[k], after[k]) for k in before)
@@ -188,26 +190,26 @@ def test_weights_are_judged_beside_larger_controls():
     usual weights."""
     server, settings = SoftPullAggregator(), small_settings(method="scaffold", norm_check="refuse")
     server.bind(server_tracks(settings, SITES), SITES, settings)
-    server.begin(exchange.REGISTER, 0)
+    server.begin(TaskSpec("registration", exchange.REGISTER, 0))
     for site in SITES:
         assert server.accept(exchange.pack({}, {"round": 0, "images": IMAGES}), context(site))
 
     def answer(weight: float, control: float):
-        template = server.tracks["global"].template()
+        template = server.tracks["global"].expects(TRAIN)
         sizes = {k: control if k.startswith("control/") else weight for k in template}
         tensors = {k: torch.full_like(v, sizes[k]) for k, v in template.items()}
-        meta = {"round": server._round, "images": IMAGES}
+        meta = {"round": server._spec.number, "images": IMAGES}
         return exchange.pack({"global": tensors}, meta, DataKind.WEIGHT_DIFF)
 
-    server.begin(exchange.TRAIN, 1)
+    server.begin(TaskSpec("round 1", exchange.TRAIN, 1))
     assert server.accept(answer(0.01, 1), context("site-1"))
     server.aggregate(context("site-1"))
-    server.begin(exchange.TRAIN, 2)
+    server.begin(TaskSpec("round 2", exchange.TRAIN, 2))
     assert server.accept(answer(0.04, 4), context("site-1"))
     assert not server.accept(answer(0.06, 1), context("site-2"))
-    assert "track 'global': norm" in server.refused["site-2"]
+    assert "track 'global': norm" in server.results.refused["site-2"]
     assert not server.accept(answer(0.01, 6), context("site-3"))
-    assert "track 'global.control': norm" in server.refused["site-3"]
+    assert "track 'global.control': norm" in server.results.refused["site-3"]
 
 
 def test_the_usual_norm_is_the_median_of_five_rounds():
@@ -258,7 +260,7 @@ def test_an_oversized_answer_is_refused_before_it_is_read(tmp_path, aggregator):
     weights, key = first_entry(shareable)
     weights[key] = SimpleNamespace(file_path=str(file), materialize=materialize)
     assert not aggregator.accept(shareable, context("site-1"))
-    assert aggregator.refused["site-1"].startswith("oversized: 100")
+    assert aggregator.results.refused["site-1"].startswith("oversized: 100")
 
 
 def test_tracks_in_numpy_float64_are_not_oversized(aggregator):  # noqa: F811
@@ -266,12 +268,12 @@ def test_tracks_in_numpy_float64_are_not_oversized(aggregator):  # noqa: F811
     shareable = update(aggregator)
     for part in shareable["DXO"]["data"].values():
         part.data = {k: v.double().numpy() for k, v in part.data.items()}
-    assert aggregator.accept(shareable, context("site-1")), aggregator.refused
+    assert aggregator.accept(shareable, context("site-1")), aggregator.results.refused
 
 
 def test_a_filter_s_own_words_in_the_meta_are_not_kept(aggregator):  # noqa: F811
     assert aggregator.accept(update(aggregator, filter_history=["x"], junk="y" * 10**6), context("site-1"))
-    assert set(aggregator.accepted["site-1"]) == {"round", "images"}
+    assert set(aggregator.results.accepted["site-1"]) == {"round", "images"}
 
 
 def test_an_answer_that_breaks_in_the_merge_stops_the_job_with_its_checkpoint(tmp_path, data_root, monkeypatch):
@@ -279,7 +281,7 @@ def test_an_answer_that_breaks_in_the_merge_stops_the_job_with_its_checkpoint(tm
     real = SoftPullAggregator._merge
 
     def merge(self, site, tracks, meta):
-        if self._round == 2 and site == "site-2":
+        if self._spec.number == 2 and site == "site-2":
             raise RuntimeError("half way")
         return real(self, site, tracks, meta)
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from fedsm.server.checkpoint import FOLDER
-from fedsm.server.place import RUNS
+from fedsm.server.checkpoint_dirs import RUNS
 from tests.conftest import SITES, small_settings
 from tests.helpers.federation import Federation
 

@@ -16,6 +16,7 @@ from fedsm.core.dice import dice_per_image
 from fedsm.core.settings import JobSettings
 from fedsm.data.dataset import load_site, seeded_order
 from fedsm.nets import build_unet
+from fedsm.tracks.base import SiteContext
 from tests.conftest import small_settings
 from tests.helpers.plain_loop import average, clone
 
@@ -204,7 +205,7 @@ def tiny(client: type, net: type = Line, lr: float = 0.1, **options):
         def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
             return (logits - labels).square().mean() / 2
 
-    return Tiny(small_settings(lr=lr), options, 0, 2, torch.device("cpu"))
+    return Tiny(small_settings(lr=lr), options, SiteContext(0, 2, torch.device("cpu")))
 
 
 def batch(x: float, y: float = 0.0) -> tuple[torch.Tensor, torch.Tensor]:

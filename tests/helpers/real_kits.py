@@ -16,7 +16,7 @@ from app_fedsm.federation import session as sessions
 from app_fedsm.federation.following import follow
 from app_fedsm.provisioning.provision import provision
 from app_fedsm.runs.run_folder import PROGRESS
-from fedsm.server.place import RUNS
+from fedsm.server.checkpoint_dirs import RUNS
 from tests.conftest import SITES
 from tests.helpers.processes import ROOT, Running, free_port
 

@@ -12,9 +12,9 @@ from fedsm.core.errors import UserError
 from fedsm.core.tensors import Tensors
 from fedsm.nets import build_unet
 from fedsm.tracks import check_tracks, client_tracks
-from fedsm.tracks.base import ClientTrack
-from fedsm.tracks.fedavg import initial_weights
+from fedsm.tracks.base import TRAIN, ClientTrack, SiteContext
 from fedsm.tracks.segmentation import SegmentationClient
+from fedsm.tracks.shared_network import initial_weights
 from tests.conftest import SITES, small_settings
 
 CPU = torch.device("cpu")
@@ -38,10 +38,11 @@ def line(kind: type[SegmentationClient], w: float = 0.0, net: type[nn.Module] = 
         def build(self) -> nn.Module:
             return net()
 
-    client = Small(small_settings(), options, 0, 2, CPU)
-    client._dice_loss = lambda prediction, truth: ((prediction - truth) ** 2).mean() / 2
+    client = Small(small_settings(), options, SiteContext(0, 2, CPU))
+    client.segmentation_loss = lambda prediction, truth: ((prediction - truth) ** 2).mean() / 2
     client.net.w.data.fill_(w)
-    client.optimizer = torch.optim.SGD(client.optimizer.param_groups[0]["params"], lr=0.1)
+    client._fresh = False  # a site with a past
+    client.learner.optimizer = torch.optim.SGD(client.learner.optimizer.param_groups[0]["params"], lr=0.1)
     return client
 
 
@@ -63,7 +64,7 @@ def beside_global(personal: str) -> str:
 
 def make_site(tracks: str) -> dict[str, ClientTrack]:
     """A site's tracks, as before round 1."""
-    made = client_tracks(settings_of(tracks), 0, 2, CPU)
+    made = client_tracks(settings_of(tracks), SiteContext(0, 2, CPU))
     for track in made.values():
         track.load_state({})
     return made
@@ -75,14 +76,14 @@ def global_model(seed: int) -> Tensors:
 
 
 def play_round(tracks: dict[str, ClientTrack], number: int) -> None:
-    """A round as the site trainer plays it: a new global model, a score, three batches of two images."""
+    """A round as the site trainer plays it: a global model (in round 1 that of the seed), a score, three batches."""
     generator = torch.Generator().manual_seed(number)
     images = torch.rand(6, 3, 32, 32, generator=generator)
     labels = (torch.rand(6, 2, 32, 32, generator=generator) > 0.5).float()
     for name, track in tracks.items():
-        track.receive(global_model(number) if name == "global" else {})
+        track.receive(TRAIN, global_model(number - 1) if name == "global" else {})
     for track in tracks.values():
-        track.validate([(images, labels)])
+        track.validate(TRAIN, [(images, labels)])
     for track in tracks.values():
         track.begin(6)
     for rows in torch.arange(6).split(2):

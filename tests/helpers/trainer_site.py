@@ -16,6 +16,7 @@ import yaml
 from fedsm.client.site_settings import Place
 from fedsm.client.trainer_link import COMMAND, TrainerLink
 from fedsm.tracks import server_tracks
+from fedsm.tracks.base import TRAIN
 from tests.conftest import SITES, small_settings
 
 SITE = SITES[1]
@@ -41,7 +42,7 @@ def meta_of(settings, number: int) -> dict:
 
 def payload_of(settings, number: int) -> dict:
     """Models as the server might send them in a round: others in each."""
-    payload = {name: track.payload(SITE) for name, track in server_tracks(settings, SITES).items()}
+    payload = {name: track.payload(TRAIN, SITE) for name, track in server_tracks(settings, SITES).items()}
     payload = copy.deepcopy({name: tensors for name, tensors in payload.items() if tensors})
     generator = torch.Generator().manual_seed(number)
     for tensors in payload.values():

@@ -10,6 +10,7 @@ from fedsm.data.dataset import load_site
 from fedsm.nets import build_unet, count_parameters
 from fedsm.preflight.footprint import PROCESS, activation_bytes, cache_bytes, job_footprint
 from fedsm.tracks import client_tracks
+from fedsm.tracks.base import SiteContext
 from tests.conftest import small_settings
 
 
@@ -50,7 +51,7 @@ def test_the_gradient_selector_keeps_no_moments():
 
 def test_state_is_what_a_track_really_keeps():
     settings = small_settings(method="fedavg")
-    track = client_tracks(settings, 0, 3, torch.device("cpu"))["global"]
+    track = client_tracks(settings, SiteContext(0, 3, torch.device("cpu")))["global"]
     track.step(torch.rand(2, 3, 32, 32), torch.ones(2, 2, 32, 32))
     kept = {k: v for k, v in track.state().items() if not k.endswith(".step")}
     assert job_footprint(settings).state == 3 * sum(v.nbytes for v in kept.values())

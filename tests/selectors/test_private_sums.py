@@ -10,6 +10,7 @@ from fedsm.selectors.descriptor import describe, descriptor_length, image_scale
 from fedsm.selectors.gaussian import StatisticsSelector, gaussian_classes, pack, unpack
 from fedsm.selectors.private_sums import SENSITIVITY, PrivateSums, StatisticsPrivacy, gaussian_delta, gaussian_sigma
 from fedsm.tracks import client_tracks
+from fedsm.tracks.base import SiteContext
 from tests.conftest import small_settings
 
 CPU = torch.device("cpu")
@@ -134,6 +135,6 @@ def test_the_public_constants_fit_the_descriptor(channels):
 
 def test_descriptors_without_public_constants_are_refused(tmp_path):
     settings = small_settings(selector="statistics", overrides=["tracks.selector.descriptor=encoder"])
-    track = client_tracks(settings, 0, 3, CPU)["selector"]
+    release = PrivateSums(StatisticsPrivacy(1.0, 1e-5), tmp_path)
     with pytest.raises(UserError, match="works with the descriptor 'image', not 'encoder'"):
-        track.protect(PrivateSums(StatisticsPrivacy(1.0, 1e-5), tmp_path))
+        client_tracks(settings, SiteContext(0, 3, CPU, release))

@@ -4,6 +4,7 @@ import pytest
 
 from fedsm.server.record import RunRecord
 from fedsm.tracks import server_tracks
+from fedsm.tracks.base import DELIVER
 from tests.conftest import SITES, small_settings
 
 
@@ -65,9 +66,9 @@ def test_a_network_that_stays_at_its_site_was_made_in_the_round_that_it_was_best
     add(record, 1, site_1=0.5, site_2=0.1)
     add(record, 2, site_1=0.8, site_2=0.2)
     record.add_round(3, {}, {}, 1.0)
-    template = record.tracks["personal"].delivery_template()
+    template = record.tracks["personal"].expects(DELIVER)
     for site in SITES[:2]:
-        record.tracks["personal"].deliver(site, template)
-    record.add_validation(3, record.tracks, reports({"site-1": 0.8, "site-2": 0.3}))
+        record.tracks["personal"].accept(DELIVER, site, template)
+    record.add_validation(3, record.tracks, reports({"site-1": 0.8, "site-2": 0.3}), delivered=True)
     assert [record.best[f"personal.{s}"]["round"] for s in SITES[:2]] == [2, 3]
     assert record.best["personal.site-1"]["file"] == "r000003.personal.site-1.safetensors", "where it lies"

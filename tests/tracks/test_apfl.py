@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from fedsm.tracks.apfl import APFLClient
+from fedsm.tracks.base import DELIVER, TRAIN
 from fedsm.tracks.segmentation import SegmentationClient
 from tests.helpers.small_site import (
     Line,
@@ -21,11 +22,11 @@ from tests.helpers.small_site import (
 def make_pair(v: float, w_g: float, net=Line, **options):
     """The global and the personal track of a site at the start of a round."""
     common, client = line(SegmentationClient, net=net), line(APFLClient, net=net, **options)
-    client.link({"global": common, "personal": client})
+    client.site.tracks |= {"global": common, "personal": client}
     client.own.w.data.fill_(v)
     payload = {k: x.clone() for k, x in common.net.state_dict().items()} | {"w": torch.tensor([w_g])}
-    common.receive(payload)
-    client.receive({})
+    common.receive(TRAIN, payload)
+    client.receive(TRAIN, {})
     client.begin(1)
     return common, client
 
@@ -44,8 +45,8 @@ def test_a_step_by_hand():
     assert step(client, 4.0) == 1.91875
     assert client.own.w.item() == pytest.approx(2.125)
     assert client.alpha == pytest.approx(0.75)
-    assert client.deliver()["w"].item() == pytest.approx(1.91875)
-    assert client.update() == {}
+    assert client.send(DELIVER)["w"].item() == pytest.approx(1.91875)
+    assert client.send(TRAIN) == {}
 
 
 def test_the_next_round_mixes_with_the_new_global_model():
@@ -54,8 +55,8 @@ def test_the_next_round_mixes_with_the_new_global_model():
     common, client = make_pair(2.0, 1.0, alpha=0.5, adapt="yes", eta_alpha=0.1)
     step(common, 4.0)
     step(client, 4.0)
-    common.receive({"w": torch.tensor([3.0])})
-    client.receive({})
+    common.receive(TRAIN, {"w": torch.tensor([3.0])})
+    client.receive(TRAIN, {})
     assert client.net.w.item() == pytest.approx(1.91875)
     client.begin(1)
     assert client.net.w.item() == pytest.approx(2.34375)
@@ -131,7 +132,7 @@ def test_the_global_track_does_not_feel_it():
     for number in (1, 2):
         play_round(apfl, number)
         play_round(alone, number)
-    assert same(apfl["global"].update(), alone["global"].update())
+    assert same(apfl["global"].send(TRAIN), alone["global"].send(TRAIN))
 
 
 def test_goes_on_after_a_restart(tmp_path):

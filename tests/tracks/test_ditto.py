@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedsm.core.errors import UserError
+from fedsm.tracks.base import TRAIN
 from fedsm.tracks.ditto import DittoClient
 from fedsm.tracks.segmentation import SegmentationClient
 from tests.helpers.small_site import (
@@ -28,17 +28,17 @@ def test_two_rounds_by_hand():
     The site's copy of the global model moves in between: v is held near the one that was received.
     """
     common, client = line(SegmentationClient), line(DittoClient, w=2.0, prox=0.5)
-    client.link({"global": common, "personal": client})
+    client.site.tracks |= {"global": common, "personal": client}
     seen = []
     for w_g, steps in ((1.0, 2), (3.0, 1)):
-        common.receive({"w": torch.tensor([w_g])})
-        client.receive({})
+        common.receive(TRAIN, {"w": torch.tensor([w_g])})
+        client.receive(TRAIN, {})
         client.begin(steps)
         for _ in range(steps):
             step(common, 0.0)
             seen.append(step(client, 3.0))
     assert seen == [2.05, 2.0925, 2.228625]
-    assert client.update() == {}
+    assert client.send(TRAIN) == {}
 
 
 @pytest.mark.parametrize(("prox", "equal"), [("0", True), ("1", False)])
@@ -56,7 +56,7 @@ def test_the_global_track_does_not_feel_it():
     for number in (1, 2):
         play_round(ditto, number)
         play_round(alone, number)
-    assert same(ditto["global"].update(), alone["global"].update())
+    assert same(ditto["global"].send(TRAIN), alone["global"].send(TRAIN))
 
 
 def test_goes_on_after_a_restart(tmp_path):
@@ -70,8 +70,7 @@ def test_bad_prox_is_refused(prox):
 
 
 def test_a_global_track_that_stays_at_its_site_is_refused():
-    with pytest.raises(UserError, match="must be one network for all sites"):
-        make_site("{global: {kind: local}, personal: {kind: ditto}}")
+    assert "cannot be of kind 'local'" in refusal("{global: {kind: local}, personal: {kind: ditto}}")
 
 
 def test_needs_a_global_track():

@@ -3,6 +3,7 @@
 import torch
 
 from fedsm.tracks import server_tracks
+from fedsm.tracks.base import TRAIN
 from tests.conftest import SITES, small_settings
 
 
@@ -19,8 +20,8 @@ def test_weighted_by_images():
     """
     track = make_track()
     for site, n, change in zip(SITES, (10, 30, 60), (1.0, -1.0, 2.0), strict=True):
-        track.merge(site, {"w": torch.full((2,), change)}, n)
-    track.close()
+        track.accept(TRAIN, site, {"w": torch.full((2,), change)}, n)
+    track.close(TRAIN)
     assert torch.allclose(track.weights["w"], torch.tensor([2.0, 2.0]))
 
 
@@ -28,18 +29,18 @@ def test_missing_site_is_renormalised():
     """Without the third site: w <- 1 + (10 * 1 + 30 * -1) / 40 = 0.5."""
     track = make_track()
     for site, n, change in zip(SITES[:2], (10, 30), (1.0, -1.0), strict=True):
-        track.merge(site, {"w": torch.full((2,), change)}, n)
-    track.close()
+        track.accept(TRAIN, site, {"w": torch.full((2,), change)}, n)
+    track.close(TRAIN)
     assert torch.allclose(track.weights["w"], torch.tensor([0.5, 0.5]))
 
 
 def test_no_answer_keeps_the_model_and_the_next_round_starts_afresh():
     track = make_track()
-    track.close()
+    track.close(TRAIN)
     assert track.weights["w"].tolist() == [1.0, 1.0]
-    track.merge(SITES[0], {"w": torch.ones(2)}, 5)
-    track.close()
-    track.close()
+    track.accept(TRAIN, SITES[0], {"w": torch.ones(2)}, 5)
+    track.close(TRAIN)
+    track.close(TRAIN)
     assert track.weights["w"].tolist() == [2.0, 2.0]
 
 
@@ -58,14 +59,14 @@ def test_rounds_share_memory_only_when_every_site_has_answered():
     model that went out: that one stays as it was."""
     track = make_track()
     for site in SITES:
-        track.merge(site, {"w": torch.ones(2)}, 10)
-    track.close()  # w = 1 + 1
+        track.accept(TRAIN, site, {"w": torch.ones(2)}, 10)
+    track.close(TRAIN)  # w = 1 + 1
     sent = track.weights["w"]
     for site in SITES[:2]:
-        track.merge(site, {"w": torch.ones(2)}, 10)
-    track.close()  # w = 2 + 1
+        track.accept(TRAIN, site, {"w": torch.ones(2)}, 10)
+    track.close(TRAIN)  # w = 2 + 1
     for site in SITES:
-        track.merge(site, {"w": torch.full((2,), 4.0)}, 10)
-    track.close()  # w = 3 + 4
+        track.accept(TRAIN, site, {"w": torch.full((2,), 4.0)}, 10)
+    track.close(TRAIN)  # w = 3 + 4
     assert sent.tolist() == [2.0, 2.0]
     assert track.weights["w"].tolist() == [7.0, 7.0]

@@ -7,8 +7,9 @@ from torch import nn
 from fedsm.core.errors import UserError
 from fedsm.core.tensors import payload_bytes
 from fedsm.tracks import client_tracks, server_tracks
-from fedsm.tracks.fedavg import initial_weights
+from fedsm.tracks.base import DELIVER, TRAIN, SiteContext
 from fedsm.tracks.fedbn import FedBNClient, norm_entries
+from fedsm.tracks.shared_network import initial_weights
 from tests.conftest import SITES, small_settings
 from tests.helpers.plain_shared_methods import Line, batch, one, tiny
 from tests.tracks.test_perfedavg import noise, train
@@ -41,15 +42,15 @@ def test_a_round_by_hand():
     Then w = 5 comes down: the network is 0.9 * 5 - 0.1 = 4.4, the norm layer being the site's own.
     """
     track = tiny(FedBNClient, net=Normed)
-    track.receive(one(2.0))
+    track.receive(TRAIN, one(2.0))
     track.begin(1)
     track.step(*batch(1.0))
-    update = track.update()
+    update = track.send(TRAIN)
     assert set(update) == {"w"}
     assert update["w"].item() == pytest.approx(-0.1, abs=1e-6)
-    track.receive(one(5.0))
+    track.receive(TRAIN, one(5.0))
     assert track.net(batch(1.0)[0]).item() == pytest.approx(4.4, abs=1e-5)
-    assert set(track.deliver()) == {"w", "layer.weight", "layer.bias"}
+    assert set(track.send(DELIVER)) == {"w", "layer.weight", "layer.bias"}
 
 
 def test_the_last_model_competes_and_the_best_is_scored_and_delivered():
@@ -57,14 +58,13 @@ def test_the_last_model_competes_and_the_best_is_scored_and_delivered():
     truth = [batch(1.0, 1.0)]
     for received, score, best in (((1.0, -1.0), 1.0, 1.0), ((-1.0, 1.0), 1.0, 1.0), ((-1.0, -2.0), 0.0, -1.0)):
         track = tiny(FedBNClient, net=Normed)
-        track.receive(one(received[0]))
-        assert track.validate(truth)["score"] == float(received[0] > 0)
+        track.receive(TRAIN, one(received[0]))
+        assert track.validate(TRAIN, truth)["score"] == float(received[0] > 0)
         track.begin(1)
-        track.finish(truth)
-        track.receive(one(received[1]))
-        assert track.validate(truth) == {"score": score, "images": 1}
+        track.receive(DELIVER, one(received[1]))
+        assert track.validate(DELIVER, truth) == {"score": score, "images": 1}
         first = initial_weights(track.build, track.settings.seed)
-        assert track.deliver()["w"].item() + first["w"].item() == pytest.approx(best)
+        assert track.send(DELIVER)["w"].item() + first["w"].item() == pytest.approx(best)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def settings_with(norm: str):
 def test_wire_is_the_network_without_its_norm_layers(norm):
     settings = settings_with(norm)
     server = server_tracks(settings, SITES)["personal"]
-    track = client_tracks(settings, 0, 3, CPU)["personal"]
+    track = client_tracks(settings, SiteContext(0, 3, CPU))["personal"]
     whole = dict(track.net.state_dict())
     norms = {
         f"{name}.{key}"
@@ -106,20 +106,20 @@ def test_wire_is_the_network_without_its_norm_layers(norm):
     }
     assert norms and norms < set(whole)
     body = payload_bytes({"p": {k: v for k, v in whole.items() if k not in norms}})
-    update = train(track, server.payload(SITES[0]), noise(3))
-    for tensors in (server.payload(SITES[0]), server.final_payload(SITES[0]), server.template(), update):
+    update = train(track, server.payload(TRAIN, SITES[0]), noise(3))
+    for tensors in (server.payload(TRAIN, SITES[0]), server.payload(DELIVER, SITES[0]), server.expects(TRAIN), update):
         assert set(tensors) == set(whole) - norms
         assert payload_bytes({"p": tensors}) == body
-    assert set(track.deliver()) == set(server.delivery_template()) == set(whole)
+    assert set(track.send(DELIVER)) == set(server.expects(DELIVER)) == set(whole)
 
 
 def test_averaged_by_images():
     """w = 1; 10 images say +1, 30 say -1: w <- 1 + (10 - 30) / 40 = 0.5."""
     track = server_tracks(settings_with("BATCH"), SITES)["personal"]
     track.load_files({"personal": one(1.0)})
-    track.merge(SITES[0], one(1.0), 10)
-    track.merge(SITES[1], one(-1.0), 30)
-    track.close()
+    track.accept(TRAIN, SITES[0], one(1.0), 10)
+    track.accept(TRAIN, SITES[1], one(-1.0), 30)
+    track.close(TRAIN)
     assert track.weights["w"].item() == 0.5
 
 
@@ -127,12 +127,14 @@ def test_averaged_by_images():
 def test_without_norm_entries_it_is_fedavg(norm):
     """Two rounds of one site, to the bit."""
     settings = settings_with(norm)
-    servers, clients = server_tracks(settings, SITES), client_tracks(settings, 0, 3, CPU)
+    servers, clients = server_tracks(settings, SITES), client_tracks(settings, SiteContext(0, 3, CPU))
     for number in range(2):
-        updates = {name: train(clients[name], servers[name].payload(SITES[0]), noise(3, number)) for name in PAIR}
+        updates = {
+            name: train(clients[name], servers[name].payload(TRAIN, SITES[0]), noise(3, number)) for name in PAIR
+        }
         for name, update in updates.items():
-            servers[name].merge(SITES[0], update, 6)
-            servers[name].close()
+            servers[name].accept(TRAIN, SITES[0], update, 6)
+            servers[name].close(TRAIN)
     ours, theirs = (servers[name].weights for name in PAIR)
     assert set(ours) == set(theirs)
     assert all(torch.equal(ours[k], theirs[k]) for k in ours)
@@ -140,8 +142,8 @@ def test_without_norm_entries_it_is_fedavg(norm):
 
 def test_norm_layers_and_moments_survive_a_restart():
     settings = settings_with("BATCH")
-    down = server_tracks(settings, SITES)["personal"].payload(SITES[0])
-    straight, restarted = (client_tracks(settings, 0, 3, CPU)["personal"] for _ in range(2))
+    down = server_tracks(settings, SITES)["personal"].payload(TRAIN, SITES[0])
+    straight, restarted = (client_tracks(settings, SiteContext(0, 3, CPU))["personal"] for _ in range(2))
     train(straight, down, noise(3))
     restarted.load_state({k: v.clone() for k, v in straight.state().items()})
     a, b = (train(t, down, noise(3, seed=1)) for t in (straight, restarted))

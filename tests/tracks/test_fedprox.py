@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from fedsm.tracks.base import TRAIN
 from fedsm.tracks.fedprox import FedProxClient, squared_distance
 from tests.helpers.small_site import Line, continues_after_restart, line, make_site, play_round, refusal, same, step
 
@@ -14,17 +15,17 @@ def test_two_steps_by_hand():
     w = 1.2:  -1.8 + 0.1 = -1.7  ->  w = 1.37, so the site sends +0.37
     """
     client = line(FedProxClient, mu=0.5)
-    client.receive({"w": torch.tensor([1.0])})
+    client.receive(TRAIN, {"w": torch.tensor([1.0])})
     client.begin(2)
     assert [step(client, 3.0), step(client, 3.0)] == [1.2, 1.37]
-    assert client.update()["w"].item() == pytest.approx(0.37)
+    assert client.send(TRAIN)["w"].item() == pytest.approx(0.37)
 
 
 def test_the_next_round_is_held_near_its_own_model():
     """Round 2 brings w_g = 2: gradient -1 + 0.5 * 0, w = 2.1; then -0.9 + 0.5 * 0.1 = -0.85, w = 2.185."""
     client = line(FedProxClient, mu=0.5)
     for w_g in (1.0, 2.0):
-        client.receive({"w": torch.tensor([w_g])})
+        client.receive(TRAIN, {"w": torch.tensor([w_g])})
         client.begin(2)
         seen = [step(client, 3.0), step(client, 3.0)]
     assert seen == [2.1, 2.185]
@@ -33,7 +34,7 @@ def test_the_next_round_is_held_near_its_own_model():
 def test_reported_loss_holds_the_term():
     """w = 1.2 at y = 3: 1.8^2 / 2 + 0.5 / 2 * 0.2^2 = 1.62 + 0.01 = 1.63."""
     client = line(FedProxClient, mu=0.5)
-    client.receive({"w": torch.tensor([1.0])})
+    client.receive(TRAIN, {"w": torch.tensor([1.0])})
     client.begin(2)
     step(client, 3.0)
     assert client.step(torch.ones(1, 1), torch.full((1, 1), 3.0)) == pytest.approx(1.63)
@@ -54,7 +55,7 @@ def test_mu_zero_is_fedavg_to_the_bit(mu, equal):
     for number in (1, 2):
         play_round(prox, number)
         play_round(plain, number)
-        assert same(prox["global"].update(), plain["global"].update()) is equal
+        assert same(prox["global"].send(TRAIN), plain["global"].send(TRAIN)) is equal
 
 
 def test_goes_on_after_a_restart(tmp_path):

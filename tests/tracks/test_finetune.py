@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from fedsm.tracks.base import DELIVER, TRAIN
 from fedsm.tracks.finetune import FineTuneClient
 from fedsm.tracks.segmentation import SegmentationClient
 from tests.conftest import small_settings
@@ -27,18 +28,18 @@ def test_each_round_starts_from_the_received_model():
     The global track's copy is moved by other batches (y = 0) in between: it must not matter.
     """
     common, client = line(SegmentationClient), line(FineTuneClient, w=9.0, lr_factor=1)
-    client.link({"global": common, "personal": client})
+    client.site.tracks |= {"global": common, "personal": client}
     rounds = []
     for w_g in (1.0, 2.0):
-        common.receive({"w": torch.tensor([w_g])})
-        client.receive({})
+        common.receive(TRAIN, {"w": torch.tensor([w_g])})
+        client.receive(TRAIN, {})
         client.begin(2)
         rounds.append([])
         for _ in range(2):
             step(common, 0.0)
             rounds[-1].append(step(client, 3.0))
     assert rounds == [[1.2, 1.38], [2.1, 2.19]]
-    assert client.update() == {}
+    assert client.send(TRAIN) == {}
 
 
 def test_what_is_scored_is_the_fine_tuned_network():
@@ -46,8 +47,8 @@ def test_what_is_scored_is_the_fine_tuned_network():
     tracks = make_site(TRACKS)
     play_round(tracks, 1)
     tuned = {k: v.clone() for k, v in tracks["personal"].net.state_dict().items()}
-    tracks["global"].receive({k: v + 1 for k, v in tuned.items()})
-    tracks["personal"].receive({})
+    tracks["global"].receive(TRAIN, {k: v + 1 for k, v in tuned.items()})
+    tracks["personal"].receive(TRAIN, {})
     assert same(tracks["personal"].net.state_dict(), tuned)
     tracks["personal"].begin(1)
     assert same(tracks["personal"].net.state_dict(), tracks["global"].received)
@@ -67,7 +68,7 @@ def test_has_a_rate_of_its_own():
     tracks = make_site(beside_global("{kind: finetune, lr_factor: 0.1}"))
     start = global_model(1)
     for track in tracks.values():
-        track.receive(start if track is tracks["global"] else {})
+        track.receive(TRAIN, start if track is tracks["global"] else {})
         track.begin(2)
         track.step(torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0)), torch.ones(2, 2, 32, 32))
     wide, narrow = ({k: v - start[k] for k, v in t.net.state_dict().items()} for t in tracks.values())
@@ -96,8 +97,8 @@ def test_what_is_delivered_survives_a_restart():
     restarted["personal"].load_state(tracks["personal"].state())
     batch = [(torch.rand(2, 3, 32, 32), torch.ones(2, 2, 32, 32))]
     for site in (tracks, restarted):
-        site["personal"].finish(batch)
-    assert same(tracks["personal"].deliver(), restarted["personal"].deliver())
+        site["personal"].validate(DELIVER, batch)
+    assert same(tracks["personal"].send(DELIVER), restarted["personal"].send(DELIVER))
 
 
 def test_needs_a_global_track_first():

@@ -6,6 +6,7 @@ import torch
 from fedsm.core.errors import UserError
 from fedsm.core.tensors import payload_bytes
 from fedsm.tracks import client_tracks, server_tracks
+from fedsm.tracks.base import DELIVER, TRAIN, SiteContext
 from fedsm.tracks.perfedavg import PerFedAvgClient
 from tests.conftest import SITES, small_settings
 from tests.helpers.plain_shared_methods import batch, one, tiny
@@ -16,8 +17,8 @@ CPU = torch.device("cpu")
 def make(variant: str = "fo", inner_lr: float = 0.5, adapt_steps: int = 1):
     """A `Line` at w = 1 whose meta step is plain: w - 0.1 * meta gradient."""
     track = tiny(PerFedAvgClient, variant=variant, inner_lr=inner_lr, adapt_steps=adapt_steps)
-    track.optimizer = torch.optim.SGD(track.shared.parameters(), lr=0.1)
-    track.receive(one(1.0))
+    track.learner.optimizer = torch.optim.SGD(track.shared.parameters(), lr=0.1)
+    track.receive(TRAIN, one(1.0))
     return track
 
 
@@ -33,7 +34,7 @@ def test_a_pair_by_hand(variant, change):
     track.begin(2)
     assert track.step(*batch(1.0)) == pytest.approx(0.5), "f(w; D)"
     assert track.step(*batch(2.0)) == pytest.approx(0.5), "f(w~; D') = (2 * 0.5)^2 / 2"
-    assert track.update()["w"].item() == pytest.approx(change, abs=1e-4)
+    assert track.send(TRAIN)["w"].item() == pytest.approx(change, abs=1e-4)
 
 
 @pytest.mark.parametrize(("steps", "theta"), [(1, 0.5), (2, -0.5), (9, -0.5)])
@@ -52,19 +53,19 @@ def test_a_last_batch_without_partner_is_its_own():
     track.begin(3)
     for x in (1.0, 2.0, 1.0):
         track.step(*batch(x))
-    assert track.update()["w"].item() == pytest.approx(-0.24, abs=1e-6)
+    assert track.send(TRAIN)["w"].item() == pytest.approx(-0.24, abs=1e-6)
 
 
 def test_adam_sees_the_meta_gradient():
     """The gradient of the pair above is 2: first moment 0.1 * 2, second 0.001 * 2^2; the first step is lr = 0.1."""
     track = tiny(PerFedAvgClient, variant="fo", inner_lr=0.5, adapt_steps=1)
-    track.receive(one(1.0))
+    track.receive(TRAIN, one(1.0))
     track.begin(2)
     track.step(*batch(1.0))
     track.step(*batch(2.0))
     assert track.state()["adam/0.exp_avg"].item() == pytest.approx(0.2)
     assert track.state()["adam/0.exp_avg_sq"].item() == pytest.approx(0.004)
-    assert track.update()["w"].item() == pytest.approx(-0.1, abs=1e-6)
+    assert track.send(TRAIN)["w"].item() == pytest.approx(-0.1, abs=1e-6)
 
 
 def settings_with(**options):
@@ -81,17 +82,17 @@ def noise(count: int, seed: int = 0) -> list:
 
 
 def train(track, down: dict, batches: list) -> dict:
-    track.receive({k: v.clone() for k, v in down.items()})
-    track.validate(batches)
+    track.receive(TRAIN, {k: v.clone() for k, v in down.items()})
+    track.validate(TRAIN, batches)
     track.begin(sum(len(x) for x, _ in batches))
     for x, y in batches:
         track.step(x, y)
-    return track.update()
+    return track.send(TRAIN)
 
 
 def test_without_inner_steps_it_is_fedavg_on_every_second_batch():
-    tracks = client_tracks(settings_with(inner_lr=0), 0, 3, CPU)
-    down = server_tracks(settings_with(), SITES)["personal"].payload(SITES[0])
+    tracks = client_tracks(settings_with(inner_lr=0), SiteContext(0, 3, CPU))
+    down = server_tracks(settings_with(), SITES)["personal"].payload(TRAIN, SITES[0])
     four = noise(4)
     ours, theirs = train(tracks["personal"], down, four), train(tracks["global"], down, four[1::2])
     for name, _ in tracks["global"].net.named_parameters():
@@ -100,9 +101,9 @@ def test_without_inner_steps_it_is_fedavg_on_every_second_batch():
 
 def test_hf_leaves_no_trace_in_the_statistics():
     """Four batches, four passes of the meta model, whatever the variant."""
-    down = server_tracks(settings_with(), SITES)["personal"].payload(SITES[0])
+    down = server_tracks(settings_with(), SITES)["personal"].payload(TRAIN, SITES[0])
     for variant in ("fo", "hf"):
-        track = client_tracks(settings_with(variant=variant), 0, 3, CPU)["personal"]
+        track = client_tracks(settings_with(variant=variant), SiteContext(0, 3, CPU))["personal"]
         update = train(track, down, noise(4))
         counters = [v.item() for k, v in update.items() if k.endswith("num_batches_tracked")]
         assert counters and set(counters) == {4}
@@ -110,18 +111,18 @@ def test_hf_leaves_no_trace_in_the_statistics():
 
 def test_state_survives_a_restart():
     settings = settings_with()
-    down = server_tracks(settings, SITES)["personal"].payload(SITES[0])
-    straight, restarted, fresh = (client_tracks(settings, 0, 3, CPU)["personal"] for _ in range(3))
+    down = server_tracks(settings, SITES)["personal"].payload(TRAIN, SITES[0])
+    straight, restarted, fresh = (client_tracks(settings, SiteContext(0, 3, CPU))["personal"] for _ in range(3))
     train(straight, down, noise(3))
     restarted.load_state({k: v.clone() for k, v in straight.state().items()})
-    assert restarted.validate(noise(2)) == straight.validate(noise(2))
+    assert restarted.validate(TRAIN, noise(2)) == straight.validate(TRAIN, noise(2))
     a, b, c = (train(t, down, noise(3, seed=1)) for t in (straight, restarted, fresh))
     assert all(torch.equal(a[k], b[k]) for k in a)
     assert any(not torch.equal(a[k], c[k]) for k in a), "Adam's moments matter"
     for track in (straight, restarted):
-        track.finish(noise(2))
-        track.receive({})
-    x, y = straight.deliver(), restarted.deliver()
+        track.validate(DELIVER, noise(2))
+        track.receive(TRAIN, {})
+    x, y = straight.send(DELIVER), restarted.send(DELIVER)
     assert all(torch.equal(x[k], y[k]) for k in x)
 
 
@@ -129,26 +130,22 @@ def test_server_holds_the_shared_model_and_the_delivered_ones():
     """w goes down and comes up each round; personal networks come once; only they compete."""
     settings = settings_with()
     track, other = (server_tracks(settings, SITES)["personal"] for _ in range(2))
-    model = payload_bytes({"personal": track.delivery_template()})
-    for tensors in (track.payload(SITES[0]), track.template()):
+    model = payload_bytes({"personal": track.expects(DELIVER)})
+    for tensors in (track.payload(TRAIN, SITES[0]), track.expects(TRAIN)):
         assert payload_bytes({"personal": tensors}) == model
-    assert track.final_payload(SITES[0]) == {}
-    assert (track.models(), list(track.files()), track.judges("personal")) == ([], ["personal"], SITES)
+    assert track.payload(DELIVER, SITES[0]) == {}
+    assert track.models() == {f"personal.{site}": [site] for site in SITES} and list(track.files()) == ["personal"]
 
-    track.merge(SITES[0], {k: torch.ones_like(v) for k, v in track.template().items()}, 4)
-    track.close()
-    track.deliver(SITES[1], {k: v.clone() for k, v in track.delivery_template().items()})
-    assert track.models() == ["personal.site-2"]
-    assert track.wanted() == [f"personal.{s}" for s in SITES]
-    assert track.judges("personal.site-2") == ["site-2"]
+    track.accept(TRAIN, SITES[0], {k: torch.ones_like(v) for k, v in track.expects(TRAIN).items()}, 4)
+    track.close(TRAIN)
+    track.accept(DELIVER, SITES[1], {k: v.clone() for k, v in track.expects(DELIVER).items()})
+    assert list(track.files()) == ["personal", "personal.site-2"]
 
     other.load_files(track.files())
-    assert other.models() == ["personal.site-2"]
-    assert all(torch.equal(v, track.weights[k]) for k, v in other.payload(SITES[0]).items())
-    other.close()
-    assert other.models() == [], "a run that goes on makes new ones"
-    track.release()
-    assert track.files() == {"personal": {}}
+    assert list(other.files()) == ["personal", "personal.site-2"]
+    assert all(torch.equal(v, track.weights[k]) for k, v in other.payload(TRAIN, SITES[0]).items())
+    other.close(TRAIN)
+    assert list(other.files()) == ["personal"], "a run that goes on makes new ones"
 
 
 @pytest.mark.parametrize(

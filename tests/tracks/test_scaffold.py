@@ -6,6 +6,7 @@ import torch
 from fedsm.core.errors import UserError
 from fedsm.core.tensors import payload_bytes
 from fedsm.tracks import client_tracks, server_tracks
+from fedsm.tracks.base import DELIVER, TRAIN, SiteContext
 from fedsm.tracks.scaffold import ScaffoldClient
 from tests.conftest import SITES, small_settings
 from tests.helpers.plain_shared_methods import batch, one, tiny
@@ -32,11 +33,11 @@ def test_two_local_steps_by_hand():
     """
     track = tiny(ScaffoldClient, optimizer="sgd")
     track.load_state({"control/w": torch.tensor([0.2])})
-    track.receive(payload(1.0, 0.5))
+    track.receive(TRAIN, payload(1.0, 0.5))
     track.begin(2)
     for _ in range(2):
         track.step(*batch(1.0))
-    update = track.update()
+    update = track.send(TRAIN)
     assert set(update) == {"w", "control/w"}
     assert update["w"].item() == pytest.approx(-0.247, abs=1e-6)
     assert update["control/w"].item() == pytest.approx(0.735, abs=1e-5)
@@ -51,10 +52,10 @@ def test_with_adam_the_correction_comes_behind_it():
     for size in (1.0, 0.01):
         track = tiny(ScaffoldClient, optimizer="adam")
         track.load_state({"control/w": torch.tensor([0.2])})
-        track.receive(payload(1.0, 0.5))
+        track.receive(TRAIN, payload(1.0, 0.5))
         track.begin(1)
         track.step(*batch(size))
-        update = track.update()
+        update = track.send(TRAIN)
         assert update["w"].item() == pytest.approx(-0.13, abs=1e-5)
         assert update["control/w"].item() == pytest.approx(0.8, abs=1e-4)
 
@@ -67,16 +68,16 @@ def test_server_by_hand():
     """
     track = server_tracks(small_settings(method="scaffold"), SITES)["global"]
     track.load_files(files(1.0, 0.5, 10, 30, 20))
-    track.merge(SITES[0], payload(1.0, 3.0), 10)
-    track.merge(SITES[1], payload(-1.0, 6.0), 30)
-    track.close()
+    track.accept(TRAIN, SITES[0], payload(1.0, 3.0), 10)
+    track.accept(TRAIN, SITES[1], payload(-1.0, 6.0), 30)
+    track.close(TRAIN)
     assert track.weights["w"].item() == 0.5
     assert track.controls["w"].item() == 4
-    assert {k: v.item() for k, v in track.payload(SITES[0]).items()} == {"w": 0.5, "control/w": 4}
-    assert set(track.final_payload(SITES[0])) == {"w"}
-    track.close()
+    assert {k: v.item() for k, v in track.payload(TRAIN, SITES[0]).items()} == {"w": 0.5, "control/w": 4}
+    assert set(track.payload(DELIVER, SITES[0])) == {"w"}
+    track.close(TRAIN)
     assert (track.weights["w"].item(), track.controls["w"].item()) == (0.5, 4), "no answer changes nothing"
-    assert track.models() == ["global"]
+    assert track.models() == {"global": SITES}
     assert set(track.files()) == {"global", "global.controls", "global.images"}
 
 
@@ -87,12 +88,12 @@ def test_a_site_that_has_not_answered_yet_has_no_share_of_c():
     """
     track = server_tracks(small_settings(method="scaffold"), SITES)["global"]
     track.load_files(files(0.0, 0.0, 0, 0, 0))
-    track.merge(SITES[0], payload(0.0, 3.0), 10)
-    track.merge(SITES[1], payload(0.0, 6.0), 30)
-    track.close()
+    track.accept(TRAIN, SITES[0], payload(0.0, 3.0), 10)
+    track.accept(TRAIN, SITES[1], payload(0.0, 6.0), 30)
+    track.close(TRAIN)
     assert track.controls["w"].item() == 5.25
-    track.merge(SITES[2], payload(0.0, 9.0), 20)
-    track.close()
+    track.accept(TRAIN, SITES[2], payload(0.0, 9.0), 20)
+    track.close(TRAIN)
     assert track.controls["w"].item() == pytest.approx(6.5)
 
 
@@ -106,40 +107,40 @@ def test_unequal_sites_end_where_fedavg_would():
     sites = {site: tiny(ScaffoldClient, optimizer="sgd") for site in SITES[:2]}
     for _ in range(60):
         for (site, track), wants, images in zip(sites.items(), (0.0, 1.0), (10, 30), strict=True):
-            track.receive({k: v.clone() for k, v in server.payload(site).items()})
+            track.receive(TRAIN, {k: v.clone() for k, v in server.payload(TRAIN, site).items()})
             track.begin(5)
             for _ in range(5):
                 track.step(*batch(1.0, wants))
-            server.merge(site, track.update(), images)
-        server.close()
+            server.accept(TRAIN, site, track.send(TRAIN), images)
+        server.close(TRAIN)
     assert server.weights["w"].item() == pytest.approx(0.75, abs=1e-4)
 
 
 def train(track, down: dict, seed: int = 0) -> dict:
     """Two batches of noise."""
     generator = torch.Generator().manual_seed(seed)
-    track.receive({k: v.clone() for k, v in down.items()})
+    track.receive(TRAIN, {k: v.clone() for k, v in down.items()})
     track.begin(4)
     for _ in range(2):
         images = torch.rand(2, 3, 32, 32, generator=generator)
         track.step(images, (torch.rand(2, 2, 32, 32, generator=generator) > 0.5).float())
-    return track.update()
+    return track.send(TRAIN)
 
 
 def clients(count: int, **given) -> list:
-    return [client_tracks(small_settings(**given), 0, 3, CPU)["global"] for _ in range(count)]
+    return [client_tracks(small_settings(**given), SiteContext(0, 3, CPU))["global"] for _ in range(count)]
 
 
 def test_round_1_is_fedavg_to_the_bit():
     server = server_tracks(small_settings(method="scaffold"), SITES)["global"]
     plain = server_tracks(small_settings(method="fedavg"), SITES)["global"]
     (track,), (other,) = clients(1, method="scaffold"), clients(1, method="fedavg")
-    ours, theirs = train(track, server.payload(SITES[0])), train(other, plain.payload(SITES[0]))
+    ours, theirs = train(track, server.payload(TRAIN, SITES[0])), train(other, plain.payload(TRAIN, SITES[0]))
     assert all(torch.equal(ours[k], theirs[k]) for k in theirs)
-    server.merge(SITES[0], ours, 4)
-    plain.merge(SITES[0], theirs, 4)
-    server.close()
-    plain.close()
+    server.accept(TRAIN, SITES[0], ours, 4)
+    plain.accept(TRAIN, SITES[0], theirs, 4)
+    server.close(TRAIN)
+    plain.close(TRAIN)
     assert all(torch.equal(server.weights[k], plain.weights[k]) for k in plain.weights)
 
 
@@ -148,7 +149,7 @@ def test_controls_and_moments_survive_a_restart(optimizer):
     given = {"method": "scaffold", "overrides": [f"tracks.global.optimizer={optimizer}"]}
     server = server_tracks(small_settings(**given), SITES)["global"]
     straight, restarted = clients(2, **given)
-    down = server.payload(SITES[0])
+    down = server.payload(TRAIN, SITES[0])
     train(straight, down)
     restarted.load_state({k: v.clone() for k, v in straight.state().items()})
     a, b = train(straight, down, seed=1), train(restarted, down, seed=1)
@@ -160,19 +161,17 @@ def test_controls_and_moments_survive_a_restart(optimizer):
     assert all((v == 0).all() for k, v in restarted.state().items() if k.startswith("control/"))
 
 
-def test_server_goes_on_from_its_files_and_forgets():
+def test_server_goes_on_from_its_files():
     settings = small_settings(method="scaffold")
     first, second = (server_tracks(settings, SITES)["global"] for _ in range(2))
     (track,) = clients(1, method="scaffold")
-    update = train(track, first.payload(SITES[0]))
-    first.merge(SITES[0], update, 4)
-    first.close()
+    update = train(track, first.payload(TRAIN, SITES[0]))
+    first.accept(TRAIN, SITES[0], update, 4)
+    first.close(TRAIN)
     second.load_files(first.files())
-    assert all(torch.equal(v, first.payload("")[k]) for k, v in second.payload("").items())
+    assert all(torch.equal(v, first.payload(TRAIN, "")[k]) for k, v in second.payload(TRAIN, "").items())
     with pytest.raises(UserError, match="earlier version"):
         second.load_files({k: v for k, v in first.files().items() if k != "global.images"})
-    second.release()
-    assert second.weights == second.controls == {}
 
 
 def test_wire_is_two_networks_each_way_and_integers_have_no_control():
@@ -180,8 +179,8 @@ def test_wire_is_two_networks_each_way_and_integers_have_no_control():
     given = {"method": "scaffold", "overrides": overrides}
     server = server_tracks(small_settings(**given), SITES)["global"]
     (track,) = clients(1, **given)
-    update = train(track, server.payload(SITES[0]))
-    assert set(update) == set(server.template())
+    update = train(track, server.payload(TRAIN, SITES[0]))
+    assert set(update) == set(server.expects(TRAIN))
     counters = [k for k in server.weights if k.endswith("num_batches_tracked")]
     assert counters and all(update[k].item() == 2 for k in counters)
     parameters = dict(track.net.named_parameters())
@@ -189,8 +188,8 @@ def test_wire_is_two_networks_each_way_and_integers_have_no_control():
 
     plain = server_tracks(small_settings(method="scaffold"), SITES)["global"]
     model = payload_bytes({"global": plain.weights})
-    assert payload_bytes({"global": plain.payload(SITES[0])}) == 2 * model
-    assert payload_bytes({"global": plain.template()}) == 2 * model
+    assert payload_bytes({"global": plain.payload(TRAIN, SITES[0])}) == 2 * model
+    assert payload_bytes({"global": plain.expects(TRAIN)}) == 2 * model
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from fedsm.core.errors import UserError
 from fedsm.nets import build_selector
 from fedsm.selectors.inference import blend, mix
 from fedsm.tracks import build_inference_selector, client_tracks, server_tracks
+from fedsm.tracks.base import TRAIN, SiteContext
 from tests.conftest import SITES, small_settings
 
 
@@ -50,9 +51,9 @@ def test_loss_reaches_the_selector_through_the_mixture():
         def forward(self, x):
             return logit(self.p)
 
-    track = client_tracks(small_settings(method="fedsm-ensemble"), 0, 2, torch.device("cpu"))["selector"]
-    track.net, track._nets = Logits(), [Fixed(0.8), Fixed(0.4)]
-    loss = track.loss(track.forward(torch.zeros(1, 3, 1, 1)), torch.ones(1, 1, 1, 1))
+    track = client_tracks(small_settings(method="fedsm-ensemble"), SiteContext(0, 2, torch.device("cpu")))["selector"]
+    track.learner.net, track._nets = Logits(), [Fixed(0.8), Fixed(0.4)]
+    loss = track.loss(torch.zeros(1, 3, 1, 1), torch.ones(1, 1, 1, 1), None)
     loss.backward()
     assert loss.item() == pytest.approx(1 - 1.2 / 1.6, abs=1e-4)
     assert track.net.z.grad.tolist() == pytest.approx([-0.078125, 0.078125], abs=1e-4)
@@ -62,17 +63,17 @@ def test_a_site_gets_every_network_once():
     """The other sites' personal ones come with the selector; the global and its own with their tracks."""
     settings = small_settings(method="fedsm-ensemble")
     servers = server_tracks(settings, SITES)
-    servers["global"].weights = {key: value + 9 for key, value in servers["global"].weights.items()}
-    first = servers["personal"].payload(SITES[0])
+    servers["global"].network.weights = {key: value + 9 for key, value in servers["global"].weights.items()}
+    first = servers["personal"].payload(TRAIN, SITES[0])
     servers["personal"].load_files(
         {f"personal.{site}": {key: value + k for key, value in first.items()} for k, site in enumerate(SITES)}
     )
-    down = servers["selector"].payload(SITES[1])
+    down = servers["selector"].payload(TRAIN, SITES[1])
     assert {k.split("/")[1] for k in down if k.startswith("model/")} == {"0", "2"}
-    clients = client_tracks(settings, 1, len(SITES), torch.device("cpu"))
+    clients = client_tracks(settings, SiteContext(1, len(SITES), torch.device("cpu")))
     for name, track in clients.items():
-        track.receive(servers[name].payload(SITES[1]))
-    wanted = [servers["global"].weights, *(servers["personal"].payload(s) for s in SITES)]
+        track.receive(TRAIN, servers[name].payload(TRAIN, SITES[1]))
+    wanted = [servers["global"].weights, *(servers["personal"].payload(TRAIN, s) for s in SITES)]
     for net, weights in zip(clients["selector"]._nets, wanted, strict=True):
         assert all(torch.equal(value, weights[key]) for key, value in net.state_dict().items())
 

@@ -6,6 +6,7 @@ from torch import nn
 
 from fedsm.core.errors import UserError
 from fedsm.tracks import client_tracks, playing, score_names, server_tracks
+from fedsm.tracks.base import DELIVER, TRAIN, SiteContext
 from tests.conftest import SITES, small_settings
 
 
@@ -25,7 +26,7 @@ def settings(rounds=3, own=1):
 
 
 def client():
-    return client_tracks(settings(), 0, len(SITES), torch.device("cpu"))["selector"]
+    return client_tracks(settings(), SiteContext(0, len(SITES), torch.device("cpu")))["selector"]
 
 
 def test_label_is_the_model_with_the_lowest_loss():
@@ -38,7 +39,7 @@ def test_label_is_the_model_with_the_lowest_loss():
     track._models = [Constant(level) for level in (0.0, 20.0, -20.0, 2.2)]
     images = torch.rand(2, 3, 4, 4)
     truth = torch.stack([torch.ones(2, 4, 4), torch.zeros(2, 4, 4)])
-    track.prepare([(images, truth)])
+    track.begin(2, [(images, truth)])
     assert track._known["labels"].tolist() == [1, 2]
 
 
@@ -61,8 +62,8 @@ def test_score_is_the_dice_of_what_is_chosen():
     track._models = [Constant(level) for level in (-1.0, 1.0, -1.0, 1.0)]
     batch = torch.rand(2, 3, 4, 4), torch.stack([torch.ones(2, 4, 4), torch.zeros(2, 4, 4)])
     for names, score in (((3, 1), 0.5), ((3, 2), 1.0), ((0, 1), 0.0)):
-        track.net = Names(*names)
-        assert track.validate([batch]) == {"score": score, "images": 2}
+        track.learner.net = Names(*names)
+        assert track.validate(TRAIN, [batch]) == {"score": score, "images": 2}
         track._models = []  # the Dice of all models are kept
 
 
@@ -81,10 +82,9 @@ def test_every_step_sees_the_labels_of_its_own_images():
     track = client()
     track._known["labels"] = torch.tensor([0, 2, 1])
     logits = torch.tensor([[0.0, 0.0, 30.0, 0.0]])
-    track.see(torch.tensor([1]))
-    assert track.loss(logits, None).item() == pytest.approx(0, abs=1e-6)
-    track.see(torch.tensor([2]))
-    assert track.loss(logits, None).item() == pytest.approx(30, abs=1e-4)
+    track.learner.forward = lambda images: logits
+    assert track.loss(None, None, torch.tensor([1])).item() == pytest.approx(0, abs=1e-6)
+    assert track.loss(None, None, torch.tensor([2])).item() == pytest.approx(30, abs=1e-4)
 
 
 def test_labels_survive_a_restart():
@@ -97,7 +97,7 @@ def test_labels_survive_a_restart():
 
 def test_lost_labels_are_an_error_that_says_so():
     with pytest.raises(UserError, match="labels"):
-        client().prepare([])
+        client().begin(0, [])
 
 
 def test_the_last_rounds_are_the_selectors_own():
@@ -110,19 +110,19 @@ def test_models_go_down_once_and_again_to_a_site_that_missed_a_round():
     tracks = server_tracks(settings(), SITES)
     track = tracks["selector"]
     models = {"global": {"w": torch.zeros(1)}} | {f"personal.{s}": {"w": torch.ones(1)} for s in SITES}
-    update = {k: torch.zeros_like(v) for k, v in track.template().items()}
+    update = {k: torch.zeros_like(v) for k, v in track.expects(TRAIN).items()}
 
     def sent(site):
-        return sorted(k for k in track.payload(site) if k.startswith("model/"))
+        return sorted(k for k in track.payload(TRAIN, site) if k.startswith("model/"))
 
     track.open(lambda: models)
     assert sent(SITES[0]) == [f"model/{m}/w" for m in range(4)]
     for site in SITES[:2]:
-        track.merge(site, update, 5)
-    track.close()
+        track.accept(TRAIN, site, update, 5)
+    track.close(TRAIN)
     track.open(lambda: models)
     assert [len(sent(s)) for s in SITES] == [0, 0, 4]
-    assert not any(k.startswith("model/") for k in track.final_payload(SITES[2]))
+    assert not any(k.startswith("model/") for k in track.payload(DELIVER, SITES[2]))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from fedsm.selectors.descriptor import build_descriptor, describe, descriptor_le
 from fedsm.selectors.gaussian import StatisticsSelector, gaussian_classes, pack, unpack
 from fedsm.selectors.network_features import encoder_weights
 from fedsm.tracks import build_inference_selector, check_tracks, client_tracks, server_tracks
+from fedsm.tracks.base import DELIVER, REGISTER, TRAIN, SiteContext
 from tests.conftest import SITES, small_settings
 
 CPU = torch.device("cpu")
@@ -84,8 +85,12 @@ def test_federated_equals_pooled_on_images(descriptor, tolerance):
     settings = settings_with(descriptor)
     server = server_tracks(settings, SITES)["selector"]
     for k, site in enumerate(SITES):
-        server.register(site, client_tracks(settings, k, 3, CPU)["selector"].register(batches_of(images[k])))
-    payload = server.final_payload("site-1")
+        server.accept(
+            REGISTER,
+            site,
+            client_tracks(settings, SiteContext(k, 3, CPU))["selector"].send(REGISTER, batches_of(images[k])),
+        )
+    payload = server.payload(DELIVER, "site-1")
 
     rows = build_descriptor(descriptor, settings, {})
     scalars = {name: payload[name] for name in ("shrinkage", "descriptor")}
@@ -112,17 +117,17 @@ def test_statistics_are_small_and_travel_once(descriptor, registration, delivery
     def size(template):
         return sum(t.numel() * t.element_size() for t in template.values())
 
-    assert size(server.registration_template()) == registration
-    assert size(server.delivery_template()) == delivery
-    assert server.payload("site-1") == {}
-    assert server.template() == {}
+    assert size(server.expects(REGISTER)) == registration
+    assert size(server.expects(DELIVER)) == delivery
+    assert server.payload(TRAIN, "site-1") == {}
+    assert server.expects(TRAIN) == {}
 
 
 def test_image_is_the_default_and_what_a_super_model_without_the_number_means():
     settings = small_settings(selector="statistics")
     server = server_tracks(settings, SITES)["selector"]
-    server.register("site-1", sums_of(describe(site_images()[0])))
-    payload = server.final_payload("site-1")
+    server.accept(REGISTER, "site-1", sums_of(describe(site_images()[0])))
+    payload = server.payload(DELIVER, "site-1")
     assert payload.pop("descriptor").item() == 0
     other = settings_with("image+random")
     assert StatisticsSelector(other, 3, payload, CPU).describe is describe
@@ -143,13 +148,12 @@ def after_training(settings, images):
     """The servers' halves after the last round, when the sites have handed over their sums."""
     servers = server_tracks(settings, SITES)
     for k, site in enumerate(SITES):
-        clients = client_tracks(settings, k, 3, CPU)
-        assert clients["selector"].register(batches_of(images[k])) == {}
-        clients["global"].receive(servers["global"].final_payload(site))
-        clients["selector"].receive(servers["selector"].final_payload(site))
-        assert clients["selector"].validate(batches_of(images[k])) == {}
-        clients["selector"].survey(batches_of(images[k]))
-        servers["selector"].deliver(site, clients["selector"].deliver())
+        clients = client_tracks(settings, SiteContext(k, 3, CPU))
+        assert clients["selector"].send(REGISTER, batches_of(images[k])) == {}
+        clients["global"].receive(DELIVER, servers["global"].payload(DELIVER, site))
+        clients["selector"].receive(DELIVER, servers["selector"].payload(DELIVER, site))
+        assert clients["selector"].validate(DELIVER, batches_of(images[k])) == {}
+        servers["selector"].accept(DELIVER, site, clients["selector"].send(DELIVER, batches_of(images[k])))
     return servers
 
 
@@ -157,7 +161,7 @@ def test_encoder_federated_equals_pooled_and_carries_its_weights():
     images = site_images()
     settings = settings_with("encoder")
     servers = after_training(settings, images)
-    payload = servers["selector"].final_payload("site-1")
+    payload = servers["selector"].payload(DELIVER, "site-1")
 
     encoder = encoder_weights(settings.task, servers["global"].weights)
     rows = build_descriptor("encoder", settings, encoder)
@@ -166,7 +170,6 @@ def test_encoder_federated_equals_pooled_and_carries_its_weights():
         assert torch.allclose(payload[name], pooled[name], atol=1e-6)
     assert payload["shrinkage"].item() == pytest.approx(0.1)
 
-    servers["global"].release()  # the selector's tensors are all it needs
     selector = build_inference_selector(settings, 3, payload, CPU)
     assert torch.equal(selector.describe(images[0]), rows(images[0]))
     known = torch.cat([selector.probabilities(i).argmax(1) for i in images])
@@ -176,19 +179,19 @@ def test_encoder_federated_equals_pooled_and_carries_its_weights():
 def test_a_further_round_makes_the_encoder_s_sums_old_and_no_others():
     images = site_images()
     late = after_training(settings_with("encoder"), images)["selector"]
-    late.close()
-    assert late.final_payload("site-1") == {}
+    late.close(TRAIN)
+    assert late.payload(DELIVER, "site-1") == {}
     early = server_tracks(settings_with("image"), SITES)["selector"]
-    early.register("site-1", sums_of(describe(images[0])))
-    early.close()
-    assert early.final_payload("site-1")
+    early.accept(REGISTER, "site-1", sums_of(describe(images[0])))
+    early.close(TRAIN)
+    assert early.payload(DELIVER, "site-1")
 
 
 def test_a_delivery_of_no_images_makes_no_class():
     server = after_training(settings_with("encoder"), site_images())["selector"]
-    server.close()
-    server.deliver("site-1", server.delivery_template())
-    assert server.final_payload("site-1") == {}
+    server.close(TRAIN)
+    server.accept(DELIVER, "site-1", server.expects(DELIVER))
+    assert server.payload(DELIVER, "site-1") == {}
 
 
 def test_encoder_needs_one_global_network():
@@ -211,8 +214,10 @@ def test_a_site_without_sums_is_never_chosen():
     torch.manual_seed(0)
     for k, site in enumerate(SITES[:2]):
         batch = [(torch.rand(8, 3, 32, 32) * (0.5 + 0.5 * k), None)]
-        server.register(site, client_tracks(settings, k, 3, CPU)["selector"].register(batch))
-    yhat = StatisticsSelector(settings, 3, server.final_payload("site-1"), CPU).probabilities(torch.rand(5, 3, 32, 32))
+        server.accept(REGISTER, site, client_tracks(settings, SiteContext(k, 3, CPU))["selector"].send(REGISTER, batch))
+    yhat = StatisticsSelector(settings, 3, server.payload(DELIVER, "site-1"), CPU).probabilities(
+        torch.rand(5, 3, 32, 32)
+    )
     assert torch.isfinite(yhat).all()
     assert (yhat[:, 2] == 0).all()
 
@@ -220,11 +225,12 @@ def test_a_site_without_sums_is_never_chosen():
 def test_shrinkage_with_the_best_pooled_accuracy_wins():
     """Hits: 0.02 -> 0.5 * 10 + 1.0 * 30 = 35; 0.05 -> 1.0 * 10 + 0.9 * 30 = 37; 0.1 -> 36."""
     server = server_tracks(small_settings(selector="statistics"), SITES)["selector"]
-    server.close_validation(
+    server.close(
+        DELIVER,
         {
             "site-1": {"score": 1.0, "images": 10, "accuracies": [0.5, 1.0, 0.9]},
             "site-2": {"score": 1.0, "images": 30, "accuracies": [1.0, 0.9, 0.9]},
-        }
+        },
     )
     assert server.shrinkage == 0.05
 

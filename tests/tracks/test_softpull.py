@@ -5,6 +5,7 @@ import torch
 
 from fedsm.core.errors import UserError
 from fedsm.tracks import server_tracks, softpull
+from fedsm.tracks.base import TRAIN
 from tests.conftest import SITES, small_settings
 
 
@@ -20,8 +21,8 @@ def make_track(lam: float, values=(0.0, 0.0, 0.0), steps: bool = False):
 
 def merge(track, changes: dict[str, float]):
     for site, change in changes.items():
-        track.merge(site, {"w": torch.tensor([change])}, 7)
-    track.close()
+        track.accept(TRAIN, site, {"w": torch.tensor([change])}, 7)
+    track.close(TRAIN)
     return [round(track.weights[s]["w"].item(), 6) for s in SITES]
 
 
@@ -63,8 +64,8 @@ def test_no_answer_changes_nothing():
 def test_integer_buffers_stay_the_sites_own():
     track = make_track(0.6, steps=True)
     for site in SITES:
-        track.merge(site, {"w": torch.zeros(1), "steps": torch.tensor([1])}, 7)
-    track.close()
+        track.accept(TRAIN, site, {"w": torch.zeros(1), "steps": torch.tensor([1])}, 7)
+    track.close(TRAIN)
     assert [track.weights[s]["steps"].item() for s in SITES] == [1, 11, 21]
 
 
@@ -75,7 +76,7 @@ def test_lam_outside_its_range_is_refused(lam):
 
 
 def test_a_personal_model_is_judged_by_its_own_site():
-    assert make_track(0.6).judges("personal.site-2") == ["site-2"]
+    assert make_track(0.6).models()["personal.site-2"] == ["site-2"]
 
 
 def test_one_site_is_refused():

@@ -9,7 +9,7 @@ import torch
 
 from fedsm.client.local_state import LocalState
 from fedsm.client.site_settings import SiteSettings
-from fedsm.client.sums_guard import guard_sums
+from fedsm.client.sums_guard import release_of
 from fedsm.client.work import Aborted, Answer
 from fedsm.core.errors import UserError
 from fedsm.core.settings import JobSettings
@@ -19,8 +19,9 @@ from fedsm.data.augment import augment_batch
 from fedsm.data.cache import SiteCache
 from fedsm.data.dataset import load_site, seeded_order
 from fedsm.evaluation.candidates import evaluate_candidates
+from fedsm.selectors.private_sums import PrivateSums
 from fedsm.tracks import client_tracks
-from fedsm.tracks.base import ClientTrack
+from fedsm.tracks.base import ClientTrack, Phase, SiteContext
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +46,8 @@ class SiteTrainer:
         self.device = site.device
         cache = SiteCache(site.cache_dir, site.cache_budget, site.workers)
         self.parts = load_site(site.data, name, settings, site.state_dir, site.rules, cache)
-        self.tracks = client_tracks(settings, index, len(sites), site.device)
-        self._private = guard_sums(self.tracks, site, name, self.parts["train"].files)
+        self._release = release_of(settings, site, name, self.parts["train"].files)
+        self.tracks = client_tracks(settings, SiteContext(index, len(sites), site.device, self._release))
         self._local = LocalState(site.state_dir, run_id)
         self._state_round: int | None = None  # the round whose moments are in memory
 
@@ -67,17 +68,22 @@ class SiteTrainer:
         plain = {"round": number, "images": self.counts()}
         if task == REGISTER:
             sent = self.register()
-            private = {"privacy": self._private.report()} if self._private and sent else {}
-            return Answer(sent, plain | private, list(sent))
+            private = isinstance(self._release, PrivateSums) and sent
+            return self._answer(sent, plain | ({"privacy": self._release.report()} if private else {}))
         if task == TRAIN:
             updates, reports, losses = self.train(number, payload, aborted, meta["tracks"])
-            return Answer(updates, plain | {"reports": reports, "losses": losses}, [])
+            return self._answer(updates, plain | {"reports": reports, "losses": losses})
         if task == VALIDATE:
-            delivered, reports = self.finish(number, payload, meta["tracks"])
-            return Answer(delivered, plain | {"reports": reports}, [n for n in delivered if self.tracks[n].sums])
+            delivered, reports = self.deliver(number, payload, meta["tracks"])
+            return self._answer(delivered, plain | {"reports": reports})
         if task == EVALUATE:
-            return Answer({}, plain | {"evaluation": self.evaluate(payload)}, [])
+            return self._answer({}, plain | {"evaluation": self.evaluate(payload)})
         raise UserError(f"unknown task {task!r}: server and site run different versions of fedsm")
+
+    def _answer(self, sent: dict[str, Tensors], meta: dict) -> Answer:
+        """Tracks that send nothing are left out."""
+        sent = {name: tensors for name, tensors in sent.items() if tensors}
+        return Answer(sent, meta, [name for name in sent if self.tracks[name].sums])
 
     def batches(self, part: str, seed: int | None = None) -> Iterator[Batch]:
         """Walks one part of the site's images."""
@@ -89,15 +95,14 @@ class SiteTrainer:
         return {part: len(data) for part, data in self.parts.items()}
 
     def register(self) -> dict[str, Tensors]:
-        """What the tracks send once before round 1; tracks that send nothing are left out."""
-        sent = {name: track.register(self.batches("train")) for name, track in self.tracks.items()}
-        return {name: tensors for name, tensors in sent.items() if tensors}
+        """What the tracks send once, before round 1."""
+        return {name: track.send(Phase.REGISTER, self.batches("train")) for name, track in self.tracks.items()}
 
-    def validate(self, payload: dict[str, Tensors], tracks: dict[str, ClientTrack]) -> dict[str, dict]:
+    def validate(self, phase: Phase, payload: dict[str, Tensors], tracks: dict[str, ClientTrack]) -> dict[str, dict]:
         """Scores the received models on the validation part: track -> report. Takes the models out of `payload`."""
         for name, track in tracks.items():
-            track.receive(payload.pop(name, {}))  # what a track does not keep is freed here
-        reports = {name: track.validate(self.batches("validation")) for name, track in tracks.items()}
+            track.receive(phase, payload.pop(name, {}))  # what a track does not keep is freed here
+        reports = {name: track.validate(phase, self.batches("validation")) for name, track in tracks.items()}
         return {name: report for name, report in reports.items() if report}
 
     def train(
@@ -124,30 +129,29 @@ class SiteTrainer:
         self._restore(before=number)
         self._state_round = None  # until this round is done: one that fails leaves the moments half advanced
         tracks = self._playing(names)
-        reports = self.validate(payload, tracks)
+        reports = self.validate(Phase.TRAIN, payload, tracks)
+        epochs = self.settings.local_epochs
+        n_images = epochs * len(self.parts["train"])
         for track in tracks.values():
-            track.prepare(self.batches("train"))
+            track.begin(n_images, self.batches("train"))
 
         # Dropout draws from torch's generator: seeded by site and round, it is the same in any process.
         torch.manual_seed(seeded_order(self.settings, self.name, number, -1))
-        epochs = self.settings.local_epochs
-        n_images = epochs * len(self.parts["train"])
-        totals = dict.fromkeys(tracks, 0.0)
-        for track in tracks.values():
-            track.begin(n_images)
+        totals: dict[str, float] = {}
         for epoch in range(epochs):
             order = seeded_order(self.settings, self.name, number, epoch)
-            dice = torch.Generator().manual_seed(order)
+            augment_rng = torch.Generator().manual_seed(order)
             for rows in self.parts["train"].order(self.settings.batch_size, order):
                 if aborted():
                     raise Aborted
                 images, labels = self.parts["train"].batch(rows, self.device, self.settings.pin_memory)
-                images, labels = augment_batch(images, labels, self.settings.task.augment, dice)
+                images, labels = augment_batch(images, labels, self.settings.task.augment, augment_rng)
                 for name, track in tracks.items():
-                    track.see(rows)
-                    totals[name] += track.step(images, labels) * len(images)
+                    loss = track.step(images, labels, rows)
+                    if loss is not None:
+                        totals[name] = totals.get(name, 0.0) + loss * len(images)
 
-        updates = {name: track.update() for name, track in tracks.items()}
+        updates = {name: track.send(Phase.TRAIN) for name, track in tracks.items()}
         state = {name: track.state() for name, track in self.tracks.items()}
         made = [t for group in (updates, state) for tensors in group.values() for t in tensors.values()]
         if not all(torch.isfinite(t).all() for t in made if t.is_floating_point()):
@@ -156,22 +160,16 @@ class SiteTrainer:
             raise UserError(f"site {self.name!r}: {message}", public=message)
         self._local.save(number, state)
         self._state_round = number
-        losses = {name: totals[name] / n_images for name, track in tracks.items() if track.trains}
-        return {name: u for name, u in updates.items() if u}, reports, losses
+        return updates, reports, {name: total / n_images for name, total in totals.items()}
 
-    def finish(
+    def deliver(
         self, number: int, payload: dict[str, Tensors], names: list[str] | None = None
     ) -> tuple[dict[str, Tensors], dict[str, dict]]:
         """After round `number`, the last of these tracks: what they hand over, and how the final models score."""
         self._restore(before=number + 1)
         tracks = self._playing(names)
-        for track in tracks.values():
-            track.finish(self.batches("validation"))
-        reports = self.validate(payload, tracks)
-        for track in tracks.values():
-            track.survey(self.batches("train"))
-        delivered = {name: track.deliver() for name, track in tracks.items()}
-        return {name: tensors for name, tensors in delivered.items() if tensors}, reports
+        reports = self.validate(Phase.DELIVER, payload, tracks)
+        return {name: t.send(Phase.DELIVER, self.batches("train")) for name, t in tracks.items()}, reports
 
     def _playing(self, names: list[str] | None) -> dict[str, ClientTrack]:
         return {name: track for name, track in self.tracks.items() if names is None or name in names}
@@ -185,8 +183,6 @@ class SiteTrainer:
             log.warning("site %r has no local state from before round %d: Adam starts afresh", self.name, before)
         for name, track in self.tracks.items():
             track.load_state(state.get(name, {}))
-            if number == 0 and before > 1:
-                track.late()
         self._state_round = number
 
     def evaluate(self, candidates: dict[str, Tensors]) -> dict:

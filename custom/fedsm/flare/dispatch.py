@@ -21,78 +21,91 @@ from fedsm.server.patience import Patience
 _WAKE_UP = 0.02  # seconds between looks at the abort signal and at the memory
 
 
-def dispatch(
-    controller: Controller,
-    name: str,
-    payloads: dict[str, Callable[[], Shareable]],
-    timeout: float,
-    inbox: Inbox,
-    fl_ctx: FLContext,
-    abort_signal: Signal,
-    patience: Patience | None = None,
-    lenient: bool = False,
-) -> dict[str, str]:
-    """Gives each site its own task and waits for the answers.
+class Dispatcher:
+    """Sends tasks in a controller's name and waits for the answers.
 
     Args:
-        controller: the controller in whose name tasks are sent.
-        name: the task's name.
-        payloads: site -> what makes its shareable. A broadcast cannot serve: it carries one payload for all.
-        timeout: seconds until the round is closed with those that answered.
-        inbox: is given the answers, each with the client that FLARE authenticated as its sender.
+        controller: the controller.
         fl_ctx: the context.
         abort_signal: ends the waiting.
-        patience: how long sites that missed earlier tasks are waited for; it takes note of this one.
-        lenient: whether those, too, have the whole timeout.
-
-    Returns:
-        site -> why it did not answer; empty when all did. Nothing is accepted any more after the return.
+        patience: how long sites that missed earlier tasks are waited for; it takes note of every task.
     """
-    patience, collector = patience or Patience(), MessageCollector()
 
-    def received(client_task: ClientTask, fl_ctx: FLContext) -> None:
-        result, client_task.result = client_task.result, None  # FLARE would hold the payload until the task ends
-        set_sender(fl_ctx, client_task.client.name)
-        took.setdefault(client_task.client.name, time.monotonic() - started)
-        if not inbox.put(client_task.client.name, result, fl_ctx):
-            controller.process_result_of_unknown_task(client_task.client, name, client_task.id, result, fl_ctx)
+    def __init__(
+        self, controller: Controller, fl_ctx: FLContext, abort_signal: Signal, patience: Patience | None = None
+    ):
+        self._controller = controller
+        self._fl_ctx = fl_ctx
+        self._abort_signal = abort_signal
+        self._patience = patience or Patience()
 
-    started = time.monotonic()
-    took: dict[str, float] = {}
-    tasks: dict[str, Task] = {}
-    for site, make in payloads.items():
-        task = Task(name, data=make(), timeout=math.ceil(timeout), result_received_cb=received)
-        task.client_tasks = ClientTasks()
-        tasks[site] = task
-        controller.send(task, fl_ctx, targets=[site])
+    def send(
+        self,
+        name: str,
+        payloads: dict[str, Callable[[], Shareable]],
+        timeout: float,
+        inbox: Inbox,
+        lenient: bool = False,
+    ) -> dict[str, str]:
+        """Gives each site its own task.
 
-    trusted = {site for site in tasks if lenient or patience.trusts(site)}
-    others = None if trusted else patience.others  # what the slowest of them took
-    given_up: dict[str, str] = {}
-    while not abort_signal.triggered and (waited := time.monotonic() - started) < timeout:
-        dead = {s for s, t in tasks.items() if t.completion_status is not None}
-        if others is None and trusted and trusted <= inbox.answered | dead:
-            others = waited
-            patience.note_others(waited)
-        given_up = {
-            site: reason
-            for site in tasks.keys() - trusted - inbox.answered
-            if (reason := _impatience(site, tasks[site], patience, waited, timeout, others))
-        }
-        with inbox.changed:
-            if len(inbox.answered | dead | given_up.keys()) == len(tasks):
-                break
-            inbox.changed.wait(_WAKE_UP)
-        collector.look()
+        Args:
+            name: the task's name.
+            payloads: site -> what makes its shareable. A broadcast cannot serve: it carries one payload for all.
+            timeout: seconds until the task is closed with those that answered.
+            inbox: is given the answers, each with the client that FLARE authenticated as its sender.
+            lenient: whether sites that missed earlier tasks, too, have the whole timeout.
 
-    inbox.close()
-    missing = {}
-    for site, task in tasks.items():
-        patience.note(site, took.get(site) if site in inbox.answered else None)
-        if site not in inbox.answered:
-            missing[site] = given_up.get(site) or _reason(task, abort_signal, timeout)
-            controller.cancel_task(task, TaskCompletionStatus.CANCELLED, fl_ctx)
-    return missing
+        Returns:
+            site -> why it did not answer; empty when all did. Nothing is accepted any more after the return.
+        """
+        controller, abort_signal, patience, collector = (
+            self._controller, self._abort_signal, self._patience, MessageCollector()
+        )  # fmt: skip
+        started = time.monotonic()
+        took: dict[str, float] = {}
+
+        def received(client_task: ClientTask, fl_ctx: FLContext) -> None:
+            result, client_task.result = client_task.result, None  # FLARE would hold the payload until the task ends
+            set_sender(fl_ctx, client_task.client.name)
+            took.setdefault(client_task.client.name, time.monotonic() - started)
+            if not inbox.put(client_task.client.name, result, fl_ctx):
+                controller.process_result_of_unknown_task(client_task.client, name, client_task.id, result, fl_ctx)
+
+        tasks: dict[str, Task] = {}
+        for site, make in payloads.items():
+            task = Task(name, data=make(), timeout=math.ceil(timeout), result_received_cb=received)
+            task.client_tasks = ClientTasks()
+            tasks[site] = task
+            controller.send(task, self._fl_ctx, targets=[site])
+
+        trusted = {site for site in tasks if lenient or patience.trusts(site)}
+        others = None if trusted else patience.others  # what the slowest of them took
+        given_up: dict[str, str] = {}
+        while not abort_signal.triggered and (waited := time.monotonic() - started) < timeout:
+            dead = {s for s, t in tasks.items() if t.completion_status is not None}
+            if others is None and trusted and trusted <= inbox.answered | dead:
+                others = waited
+                patience.note_others(waited)
+            given_up = {
+                site: reason
+                for site in tasks.keys() - trusted - inbox.answered
+                if (reason := _impatience(site, tasks[site], patience, waited, timeout, others))
+            }
+            with inbox.changed:
+                if len(inbox.answered | dead | given_up.keys()) == len(tasks):
+                    break
+                inbox.changed.wait(_WAKE_UP)
+            collector.look()
+
+        inbox.close()
+        missing = {}
+        for site, task in tasks.items():
+            patience.note(site, took.get(site) if site in inbox.answered else None)
+            if site not in inbox.answered:
+                missing[site] = given_up.get(site) or _reason(task, abort_signal, timeout)
+                controller.cancel_task(task, TaskCompletionStatus.CANCELLED, self._fl_ctx)
+        return missing
 
 
 def _impatience(

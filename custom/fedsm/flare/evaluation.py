@@ -24,7 +24,7 @@ from fedsm.flare.compat.fatal_codes import take_fatal_codes_as_failures
 from fedsm.flare.compat.memory import job_cells
 from fedsm.flare.compat.site_events import guard_events
 from fedsm.flare.compat.tensors import enable_tensors
-from fedsm.flare.dispatch import dispatch
+from fedsm.flare.dispatch import Dispatcher
 from fedsm.flare.identity import sender_of, sender_problem
 from fedsm.flare.inbox import Inbox
 from fedsm.server.checkpoint import write_json
@@ -96,10 +96,12 @@ class EvaluationController(Controller):
         self._reports: dict[str, dict] = {}
         self._refused: dict[str, str] = {}
         self._progress.tell("evaluating", sites=sites)
-        silent = dispatch(
-            self, SCORE, dict.fromkeys(sites, lambda: exchange.pack(self._model.networks, dict(meta))),
-            settings.evaluate_timeout, Inbox(sites, self._accept), fl_ctx, abort_signal,
-        )  # fmt: skip
+        silent = Dispatcher(self, fl_ctx, abort_signal).send(
+            SCORE,
+            dict.fromkeys(sites, lambda: exchange.pack(self._model.networks, dict(meta))),
+            settings.evaluate_timeout,
+            Inbox(sites, self._accept),
+        )
         if abort_signal.triggered:
             return
         missing = {site: reason for site, reason in (silent | self._refused).items() if site not in self._reports}

@@ -14,9 +14,9 @@ from fedsm.core.private_files import keep_private
 from fedsm.flare.compat.site_events import guard_events
 from fedsm.flare.submitter import submitter_of
 from fedsm.server.checkpoint import Checkpoints, write_json
+from fedsm.server.checkpoint_dirs import checkpoints_of
 from fedsm.server.forget import Forgetting
 from fedsm.server.incoming import sweep_incoming
-from fedsm.server.place import checkpoints_of
 from fedsm.server.record import Progress
 
 FILE = "forgotten.json"

@@ -19,7 +19,9 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from fedsm.core.settings import JobSettings
 from fedsm.tracks import client_tracks
-from fedsm.tracks.segmentation import NetworkClient
+from fedsm.tracks.base import ClientTrack, SiteContext
+from fedsm.tracks.learner import Learner
+from fedsm.tracks.selector_gradient import SelectorGradientClient
 
 SITES = 6  # of the job: only the ensemble, which holds a network a site, depends on it much
 # Of a process that has loaded torch, MONAI and FLARE: 0.41 GB as measured on Linux with torch 2.13.0, and some air.
@@ -66,15 +68,16 @@ def job_footprint(settings: JobSettings, n_sites: int = SITES) -> Footprint:
     networks, activations, exchange, state = 0, 0, 0, 0
     with _META:
         images = torch.zeros(settings.batch_size, settings.task.channels, settings.size, settings.size)
-        for track in client_tracks(settings, 0, n_sites, _META).values():
+        for track in client_tracks(settings, SiteContext(0, n_sites, _META)).values():
             networks += sum(_bytes(net.state_dict().values()) for net in _networks(track))
-            if isinstance(track, NetworkClient):
-                weights = _bytes(track.net.parameters())
-                moments = 2 * weights if track.keeps_moments else 0
+            learner = getattr(track, "learner", None)
+            if isinstance(learner, Learner):
+                weights = _bytes(learner.net.parameters())
+                moments = 0 if isinstance(track, SelectorGradientClient) else 2 * weights  # Adam is at the server there
                 networks += weights + moments  # the first: gradients
                 state += moments
                 exchange += 2 * weights
-                activations = max(activations, int(_SCRATCH * activation_bytes(track.net, images)))
+                activations = max(activations, int(_SCRATCH * activation_bytes(learner.net, images)))
     return Footprint(networks, activations, exchange, _KEPT_ROUNDS * state)
 
 
@@ -105,10 +108,11 @@ def cache_bytes(settings: JobSettings, images: int) -> int:
     return images * settings.size**2 * (4 * settings.task.channels + len(settings.task.labels))
 
 
-def _networks(track) -> list[nn.Module]:
+def _networks(track: ClientTrack) -> list[nn.Module]:
     """The networks that a track holds."""
     held = [v for value in vars(track).values() for v in (value if isinstance(value, list) else [value])]
-    return [v for v in held if isinstance(v, nn.Module)]
+    learner = getattr(track, "learner", None)
+    return [v for v in held if isinstance(v, nn.Module)] + ([learner.net] if learner else [])
 
 
 def _bytes(tensors: Iterable[torch.Tensor]) -> int:

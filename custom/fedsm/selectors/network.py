@@ -34,11 +34,11 @@ class NetworkSelector:
     """
 
     rule = THRESHOLD
-    first = 0  # the output of the first site
+    output_offset = 0  # the output of the first site
 
     def __init__(self, settings, n_sites: int, tensors: Tensors, device: torch.device):
         with torch.device("meta"):  # the weights are taken as they are, not copied
-            self.net = build_selector(settings.task, self.first + n_sites)
+            self.net = build_selector(settings.task, self.output_offset + n_sites)
         check_outputs(self.net, tensors)
         self.net.load_state_dict(tensors, assign=True)
         self.net.to(device).eval().requires_grad_(False)
@@ -62,11 +62,11 @@ class ExtraSelector(NetworkSelector):
     """The selector of FedSM-extra at inference: (B, K + 1), the global model first."""
 
     rule = DIRECT
-    first = 1
+    output_offset = 1
 
 
 class EnsembleSelector(NetworkSelector):
     """The mixture's weights at inference: (B, K + 1), the global model first."""
 
     rule = MIXTURE
-    first = 1
+    output_offset = 1

@@ -8,13 +8,21 @@ from fedsm.core.limits import is_fraction
 from fedsm.core.plain_values import MOST_PLAIN_MESSAGE
 from fedsm.core.task_names import REGISTER, TASKS, TRAIN, VALIDATE
 from fedsm.core.tensors import Tensors
-from fedsm.core.text import one_line as one_line  # `checks.one_line` is what the aggregator calls
-from fedsm.tracks.base import ServerTrack
+from fedsm.tracks.base import Phase, ServerTrack
 
 PARTS = ("train", "validation", "test")
+_PHASES = {REGISTER: Phase.REGISTER, TRAIN: Phase.TRAIN, VALIDATE: Phase.DELIVER}
 _META = ("round", "images", "reports", "losses", "evaluation")
 # What the framing of an entry may cost on top of its values; a filter may have turned float32 into float64.
 _VALUE_BYTES, _ENTRY_BYTES, _FRAME_BYTES = 8, 1024, 64 * 1024
+
+
+class Refused(Exception):
+    """An answer that is not taken; the message says why. `answered` is False for a site that reported a failure."""
+
+    def __init__(self, reason: str, answered: bool = True):
+        super().__init__(reason)
+        self.answered = answered
 
 
 def known_meta(meta: dict) -> dict:
@@ -64,22 +72,18 @@ def reports_problem(reports, playing: dict[str, ServerTrack], images: int) -> st
             return f"validation report of track {name!r} is malformed"
         if not is_fraction(report.get("score")):
             return f"validation score of track {name!r} is not a number in [0, 1]"
-        reason = playing[name].report_problem(report)
-        if reason:
-            return f"validation report of track {name!r}: {reason}"
     return None
+
+
+def phase_of(task: str) -> Phase | None:
+    """The tracks' phase in which a task is; None for one in which tracks send nothing."""
+    return _PHASES.get(task)
 
 
 def templates_of(task: str, tracks: dict[str, ServerTrack]) -> dict[str, Tensors]:
     """Track -> what an answer to a task must hold; tracks that send nothing are left out."""
-    if task == REGISTER:
-        templates = {name: track.registration_template() for name, track in tracks.items()}
-    elif task == TRAIN:
-        templates = {name: track.template() for name, track in tracks.items()}
-    elif task == VALIDATE:
-        templates = {name: track.delivery_template() for name, track in tracks.items()}
-    else:
-        templates = {}
+    phase = phase_of(task)
+    templates = {name: track.expects(phase) for name, track in tracks.items()} if phase else {}
     return {name: template for name, template in templates.items() if template}
 
 

@@ -22,6 +22,7 @@ from fedsm.server.checkpoint import FOLDER, Checkpoints
 from fedsm.server.record import RunRecord
 from fedsm.super_model.artefact import load_super_model, save_super_model
 from fedsm.tracks import check_tracks, server_tracks
+from fedsm.tracks.base import Membership
 
 SUPER_MODEL = "super_model"
 _REST = ("run.json", "accepted.jsonl", "progress.jsonl", "results.json")
@@ -77,7 +78,8 @@ class Forgetting:
         self._tracks = server_tracks(self._job, sites)
         self._files = {stem: self._source.load_weights(name) for stem, name in self._state["files"].items()}
         for track in self._tracks.values():
-            track.leave(self._files, site)
+            if isinstance(track, Membership):
+                track.leave(self._files, site)
         selector = self._job.tracks.get("selector", {}).get("kind")
         self._super_model = load_super_model(run / SUPER_MODEL) if (run / SUPER_MODEL).is_dir() else None
         # One that a killed attempt has written already does not hold the site any more.
@@ -137,7 +139,7 @@ class Forgetting:
     def _without(self, model: str, weights: Tensors) -> Tensors:
         """A model without the site; one that is not shared is as it was."""
         track = self._tracks.get(model)
-        return track.leave_model(weights, self._files, self._site) if track else weights
+        return track.leave_model(weights, self._files, self._site) if isinstance(track, Membership) else weights
 
 
 def _restore(run: Path) -> None:

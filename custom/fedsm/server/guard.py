@@ -19,12 +19,12 @@ update of that round does either.
 nothing by going further. `refuse` leaves it out, `warn` merges it. An absurd update is refused in every mode, also
 `off`: no model survives it, and the round must not be closed with it.
 
-A network that a site hands over after the last round (`kept`) is judged by those of the others, and only an absurd one
-is refused: it is the site's own, and where the best round was an early one it has hardly moved, so that honest norms
-differ by far more than those of updates.
+A network that a site hands over after the last round (`site_personal`) is judged by those of the others, and only an
+absurd one is refused: it is the site's own, and where the best round was an early one it has hardly moved, so that
+honest norms differ by far more than those of updates.
 
 A site with far more images takes more steps and moves further: a federation of very unequal sites may want a larger
-factor. The parts of an update whose norms differ in kind are judged apart (`ServerTrack.judged`: SCAFFOLD's weights and
+factor. The parts of an update whose norms differ in kind are judged apart (`norm_groups`: SCAFFOLD's weights and
 controls). The norm costs nothing: the check for finite values computes it anyway.
 """
 
@@ -34,9 +34,23 @@ import math
 from statistics import median
 
 from fedsm.core.rounds import WINDOW
+from fedsm.core.tensors import Tensors
 
 _ABSURD = 100.0
 _LEAST = 1e-6  # of an update of 1 in every entry: below that a usual norm is no measure for anything
+
+
+def norm_groups(track: str, tensors: Tensors) -> dict[str, Tensors]:
+    """The parts of an update whose norms are of different sizes: each is judged by itself.
+
+    Entries under a `word/` are measured in other units than the weights beside them (SCAFFOLD's `control/`: gradients,
+    or Adam's steps), and are the group `track.word`.
+    """
+    groups: dict[str, Tensors] = {}
+    for key, value in tensors.items():
+        word, slash, _ = key.partition("/")
+        groups.setdefault(f"{track}.{word}" if slash else track, {})[key] = value
+    return groups
 
 
 class NormGuard:

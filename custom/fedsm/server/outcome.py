@@ -12,7 +12,8 @@ from fedsm.server.checkpoint import Checkpoints, write_json
 from fedsm.server.memory import peak_bytes
 from fedsm.server.record import RunRecord
 from fedsm.super_model.artefact import save_super_model, versions
-from fedsm.tracks.base import ServerTrack
+from fedsm.tracks import lam_of
+from fedsm.tracks.base import DELIVER, ServerTrack
 
 _MB = 1024 * 1024
 
@@ -26,24 +27,24 @@ def best_models(tracks: dict[str, ServerTrack], record: RunRecord, checkpoints: 
     for name, track in tracks.items():
         files = track.files()
         for model in track.models():
-            best = record.best.get(model)
-            models[model] = checkpoints.load_weights(best["file"]) if best else files[model]
-        if not track.models() and (final := track.final_payload(record.sites[0])):
+            if best := record.best.get(model):  # perhaps handed over before a finished run went on
+                models[model] = checkpoints.load_weights(best["file"])
+            elif model in files:
+                models[model] = files[model]
+        if not track.models() and (final := track.payload(DELIVER, record.sites[0])):
             models[name] = final
-    for model in [m for track in tracks.values() for m in track.wanted() if m not in models]:
-        if best := record.best.get(model):  # handed over before a finished run went on
-            models[model] = checkpoints.load_weights(best["file"])
-        elif GLOBAL in models:
+    for model in [m for track in tracks.values() for m in track.models() if m not in models]:
+        if GLOBAL in models:
             models[model] = models[GLOBAL]
     return models
 
 
-def _common(job: JobSettings, record: RunRecord, tracks: dict[str, ServerTrack], summary: dict) -> dict:
+def _common(job: JobSettings, record: RunRecord, summary: dict) -> dict:
     return {
         "task": job.task.name,
         "method": job.method,
         "selector": job.tracks.get("selector", {}).get("kind", "none").removeprefix("selector_"),
-        "lam": getattr(tracks.get("personal"), "lam", None),
+        "lam": lam_of(job),
         "gamma": summary["gamma"],
         "blend_gamma": summary["blend_gamma"],
         "rounds": job.rounds,
@@ -54,13 +55,12 @@ def _common(job: JobSettings, record: RunRecord, tracks: dict[str, ServerTrack],
 
 
 def write_super_model(
-    folder: Path, job: JobSettings, record: RunRecord, tracks: dict[str, ServerTrack], models: dict[str, Tensors],
-    summary: dict, images: dict[str, dict[str, int]],
-) -> None:  # fmt: skip
-    """Writes `super_model/` to the run's folder; `images` counts each site's parts."""
+    folder: Path, job: JobSettings, record: RunRecord, models: dict[str, Tensors], summary: dict
+) -> None:
+    """Writes `super_model/` to the run's folder."""
     notes = {model: {"round": b["round"], "validation_score": b["score"]} for model, b in record.best.items()}
-    manifest = _common(job, record, tracks, summary) | {"labels": list(job.task.labels), "versions": versions()}
-    manifest |= {"images": images, "scores": summary["test"]}
+    manifest = _common(job, record, summary) | {"labels": list(job.task.labels), "versions": versions()}
+    manifest |= {"images": record.images, "scores": summary["test"]}
     save_super_model(folder / "super_model", job, manifest, models, notes)
 
 
@@ -77,11 +77,9 @@ def measurements(record: RunRecord, started: float, start_bytes: int) -> dict:
     }
 
 
-def write_results(
-    folder: Path, job: JobSettings, record: RunRecord, tracks: dict[str, ServerTrack], summary: dict, measured: dict
-) -> None:
+def write_results(folder: Path, job: JobSettings, record: RunRecord, summary: dict, measured: dict) -> None:
     """Writes `results.json` to the run's folder; `measured` holds what only the controller knows."""
-    results = _common(job, record, tracks, summary) | {
+    results = _common(job, record, summary) | {
         "settings": job.to_dict(),
         "test": summary["test"],
         "gamma_sweep": summary["gamma_sweep"],

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fedsm.core.shares import trimmed_mean
 from fedsm.server.checkpoint import Checkpoints
-from fedsm.tracks.base import ServerTrack
+from fedsm.tracks.base import DELIVER, ServerTrack
 
 MOST_NOTES = 50  # refusals and warnings of one site that are kept one by one; the rest is counted
 _SAME = 1e-6  # scores of one network on one machine
@@ -70,13 +70,17 @@ class RunRecord:
         notes.append(entry)
         return True
 
-    def add_validation(self, number: int, tracks: dict[str, ServerTrack], reports: dict[str, dict]) -> None:
+    def add_validation(
+        self, number: int, tracks: dict[str, ServerTrack], reports: dict[str, dict], delivered: bool = False
+    ) -> None:
         """Notes the sites' reports on the models that round `number` made, and which of them are the best so far.
 
         Args:
             number: the round whose models were validated (0: the initial ones).
             tracks: the job's tracks.
             reports: site -> track -> report.
+            delivered: whether it is the validation after the last round: networks that were handed over then are the
+                best of all rounds, not of the last.
         """
         row = self.history[number - 1] if number else {}
         for name, track in tracks.items():
@@ -85,13 +89,16 @@ class RunRecord:
                 continue
             row.setdefault("validation", {})[name] = {site: r["score"] for site, r in by_site.items()}
             scores = {}
-            for model in track.models() or [name]:
-                judged = {s: (r["score"], r["images"]) for s, r in by_site.items() if s in track.judges(model)}
+            files = track.files()
+            models = {model: sites for model, sites in track.models().items() if model in files}
+            for model, scoring_sites in (models or {name: track.sites}).items():
+                judged = {s: (r["score"], r["images"]) for s, r in by_site.items() if s in scoring_sites}
                 if not judged:
                     continue
                 scores[model] = _pooled(judged)
-                if model in track.models() and self._beats(model, judged):
-                    made = self._made_in(name, next(iter(judged)), number) if track.hands_over_best else number
+                if model in models and self._beats(model, judged):
+                    handed_over = delivered and track.expects(DELIVER)
+                    made = self._made_in(name, next(iter(judged)), number) if handed_over else number
                     file = Checkpoints.file_name(number, model)
                     self.best[model] = {"round": made, "score": scores[model], "file": file, "judged": judged}
             row.setdefault("score", {})[name] = sum(scores.values()) / len(scores)

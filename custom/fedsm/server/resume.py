@@ -18,7 +18,7 @@ from fedsm.core.tensors import Tensors
 from fedsm.server.checkpoint import Checkpoints, named
 from fedsm.server.record import RunRecord
 from fedsm.tracks import server_tracks
-from fedsm.tracks.base import ServerTrack
+from fedsm.tracks.base import Membership, ServerTrack
 
 # What a resumed run may not change, or its weights would be those of neither run.
 _FIXED = ("task", "tracks", "local_epochs", "batch_size", "size", "lr", "selector_lr", "seed")
@@ -59,7 +59,8 @@ def resume(
     _check(job, state, tracks, source)
     files = {stem: other.load_weights(name) for stem, name in state["files"].items()}
     try:
-        changed = [model for track in tracks.values() for model in track.join(files, new)] if new else []
+        members = [track for track in tracks.values() if isinstance(track, Membership)]
+        changed = [model for track in members for model in track.join(files, new)] if new else []
         for track in tracks.values():
             track.load_files(files)
     except KeyError as e:
@@ -93,7 +94,7 @@ def _check(job: JobSettings, state: dict, tracks: dict[str, ServerTrack], source
     different = [k for k, v in job.to_dict().items() if k in _FIXED and state["settings"].get(k) != v]
     if different:
         raise UserError(f"the checkpoint in {source} was made with another {different[0]!r} setting")
-    if state["settings"]["rounds"] != job.rounds and any(track.alone for track in tracks.values()):
+    if state["settings"]["rounds"] != job.rounds and any("rounds" in track.options for track in tracks.values()):
         raise UserError(f"{job.method} trains its selector in the last rounds: a resumed run keeps its rounds")
     if state["round"] > job.rounds:
         raise UserError(f"{state['round']} rounds are done already, more than the {job.rounds} asked for")

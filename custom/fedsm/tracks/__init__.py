@@ -16,13 +16,12 @@ from fedsm.selectors.gaussian import StatisticsSelector
 from fedsm.selectors.inference import THRESHOLD
 from fedsm.selectors.network import EnsembleSelector, ExtraSelector, NetworkSelector
 from fedsm.tracks.apfl import APFLClient
-from fedsm.tracks.base import ClientTrack, ServerTrack
+from fedsm.tracks.base import ClientTrack, ServerTrack, SiteContext
 from fedsm.tracks.ditto import DittoClient
 from fedsm.tracks.fedavg import AveragedServer
 from fedsm.tracks.fedbn import FedBNClient, FedBNServer
 from fedsm.tracks.fedprox import FedProxClient
 from fedsm.tracks.finetune import FineTuneClient
-from fedsm.tracks.kept import KeptServer, LinkedServer
 from fedsm.tracks.local import LocalClient
 from fedsm.tracks.options import Choice, Number, with_defaults
 from fedsm.tracks.perfedavg import PerFedAvgClient
@@ -31,11 +30,14 @@ from fedsm.tracks.scaffold import ScaffoldClient, ScaffoldServer
 from fedsm.tracks.segmentation import SegmentationClient
 from fedsm.tracks.selector_ensemble import EnsembleClient, EnsembleServer
 from fedsm.tracks.selector_extra import ExtraClient, ExtraServer
-from fedsm.tracks.selector_fedavg import SelectorClient, SelectorFedAvgServer
+from fedsm.tracks.selector_fedavg import SelectorClient, SelectorServer
 from fedsm.tracks.selector_gradient import SelectorGradientClient, SelectorGradientServer
 from fedsm.tracks.selector_statistics import StatisticsClient, StatisticsServer
-from fedsm.tracks.shared_kept import SharedKeptServer
+from fedsm.tracks.shared_and_personal import SharedAndPersonalServer
+from fedsm.tracks.site_personal import BesideGlobalServer, SitePersonalServer
 from fedsm.tracks.softpull import SoftPullServer
+
+_PERSONAL = (SitePersonalServer, SharedAndPersonalServer, SoftPullServer)  # one network for each site
 
 
 @dataclass(frozen=True)
@@ -61,15 +63,15 @@ class Kind:
         """The name of the tracks that are of this kind."""
         if self.selector:
             return "selector"
-        return "personal" if issubclass(self.server, (KeptServer, SoftPullServer)) else "global"
+        return "personal" if issubclass(self.server, _PERSONAL) else "global"
 
 
 KINDS = {
     "fedavg": Kind(SegmentationClient, AveragedServer),
     "softpull": Kind(SegmentationClient, SoftPullServer, options=None, personal=True),
-    "local": Kind(LocalClient, KeptServer),
+    "local": Kind(LocalClient, SitePersonalServer),
     "selector_gradient": Kind(SelectorGradientClient, SelectorGradientServer, NetworkSelector),
-    "selector_fedavg": Kind(SelectorClient, SelectorFedAvgServer, NetworkSelector),
+    "selector_fedavg": Kind(SelectorClient, SelectorServer, NetworkSelector),
     "selector_extra": Kind(
         ExtraClient, ExtraServer, ExtraSelector, options={"rounds": Number(50, least=1, whole=True)}
     ),
@@ -81,11 +83,11 @@ KINDS = {
         options={"descriptor": Choice(DESCRIPTORS[0], DESCRIPTORS)},
     ),
     "fedprox": Kind(FedProxClient, AveragedServer, options={"mu": Number(0.01, least=0)}),
-    "finetune": Kind(FineTuneClient, LinkedServer, options={"lr_factor": Number(0.1, least=1e-6)}, personal=True),
-    "ditto": Kind(DittoClient, LinkedServer, options={"prox": Number(0.1, least=0)}, personal=True),
+    "finetune": Kind(FineTuneClient, BesideGlobalServer, options={"lr_factor": Number(0.1, least=1e-6)}, personal=True),
+    "ditto": Kind(DittoClient, BesideGlobalServer, options={"prox": Number(0.1, least=0)}, personal=True),
     "apfl": Kind(
         APFLClient,
-        LinkedServer,
+        BesideGlobalServer,
         personal=True,
         options={
             "alpha": Number(0.5, least=0, most=1),
@@ -96,7 +98,7 @@ KINDS = {
     "scaffold": Kind(ScaffoldClient, ScaffoldServer, options={"optimizer": Choice("adam", ("adam", "sgd"))}),
     "per-fedavg": Kind(
         PerFedAvgClient,
-        SharedKeptServer,
+        SharedAndPersonalServer,
         personal=True,
         options={
             "variant": Choice("fo", ("fo", "hf")),
@@ -149,15 +151,20 @@ def complete_tracks(settings: JobSettings) -> dict[str, dict]:
     return {name: {"kind": spec.get("kind")} | _options(name, spec) for name, spec in settings.tracks.items()}
 
 
-def client_tracks(settings: JobSettings, index: int, n_sites: int, device: torch.device) -> dict[str, ClientTrack]:
-    """The client halves of a job's tracks."""
-    tracks = {
-        name: kind_of(name, spec).client(settings, _options(name, spec), index, n_sites, device)
-        for name, spec in settings.tracks.items()
-    }
-    for track in tracks.values():
-        track.link(tracks)
-    return tracks
+def client_tracks(settings: JobSettings, site: SiteContext) -> dict[str, ClientTrack]:
+    """The client halves of a job's tracks; `site.tracks` holds them from now on."""
+    site.tracks.update(
+        {
+            name: kind_of(name, spec).client(settings, _options(name, spec), site)
+            for name, spec in settings.tracks.items()
+        }
+    )
+    return site.tracks
+
+
+def sends_sums(settings: JobSettings) -> bool:
+    """Whether a job asks sites for sums over their images."""
+    return any(kind_of(name, spec).client.sums for name, spec in settings.tracks.items())
 
 
 def check_tracks(settings: JobSettings, sites: list[str]) -> None:
@@ -195,12 +202,9 @@ def server_tracks(settings: JobSettings, sites: list[str]) -> dict[str, ServerTr
         UserError: see `check_tracks`.
     """
     check_tracks(settings, sites)
-    tracks = {
-        name: kind_of(name, spec).server(name, settings, _options(name, spec), sites)
-        for name, spec in settings.tracks.items()
-    }
-    for track in tracks.values():
-        track.link(tracks)
+    tracks: dict[str, ServerTrack] = {}
+    for name, spec in settings.tracks.items():
+        tracks[name] = kind_of(name, spec).server(name, settings, _options(name, spec), sites, tracks)
     return tracks
 
 
@@ -210,6 +214,12 @@ def selection_rule(settings: JobSettings) -> str | None:
     return kind_of("selector", spec).selector.rule if spec else None
 
 
+def lam_of(settings: JobSettings) -> float | None:
+    """SoftPull's lam; None where the personal track is of another kind."""
+    spec = settings.tracks.get("personal", {})
+    return spec.get("lam", settings.task.lam) if spec.get("kind") == "softpull" else None
+
+
 def score_names(settings: JobSettings) -> dict[str, str]:
     """What a validation score of each track is: Dice, or of a selector that names sites how often it is right."""
     names_sites = selection_rule(settings) == THRESHOLD
@@ -217,9 +227,13 @@ def score_names(settings: JobSettings) -> dict[str, str]:
 
 
 def playing(tracks: dict[str, ServerTrack], number: int) -> list[str]:
-    """The tracks that are trained in a round: those that play then; one that wants a round alone has it alone."""
-    names = [name for name, track in tracks.items() if track.plays(number)]
-    return [name for name in names if tracks[name].alone] or names
+    """The tracks that are trained in a round.
+
+    A track with an option `rounds` has the last so many rounds to itself: the others are done by then.
+    """
+    own = {n: t.settings.rounds - t.options["rounds"] for n, t in tracks.items() if "rounds" in t.options}
+    names = [name for name in tracks if number > own.get(name, 0)]
+    return [name for name in names if name in own] or names
 
 
 def build_inference_selector(settings: JobSettings, n_sites: int, tensors: Tensors, device: torch.device):

@@ -19,42 +19,43 @@ buffers are taken as they are.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from copy import deepcopy
+from typing import Any
 
 import torch
 
 from fedsm.core.state import copy, part, prefixed
-from fedsm.core.tensors import Tensors
-from fedsm.tracks.fedavg import initial_weights
-from fedsm.tracks.kept import LinkedClient
+from fedsm.core.tensors import Batch, Tensors
+from fedsm.tracks.site_personal import SitePersonalClient
 
 
-class APFLClient(LinkedClient):
+class APFLClient(SitePersonalClient):
     """`net` is the mixture vbar, `own` is v, and w is the global track's network: that one steps first."""
 
-    def __init__(self, *args):
+    def __init__(self, *args: Any):
         super().__init__(*args)
         self.own = deepcopy(self.net)
-        self.optimizer = torch.optim.Adam(self.own.parameters(), **self.optimizer.defaults)
+        self.learner.optimizer = torch.optim.Adam(self.own.parameters(), **self.learner.optimizer.defaults)
         self.alpha = float(self.options["alpha"])
 
     def start(self, weights: Tensors) -> None:
         super().start(weights)
         self.own.load_state_dict(weights)
 
-    def begin(self, n_images: int) -> None:
+    def begin(self, n_images: int, training_images: Iterable[Batch] = ()) -> None:
         self._mix()
 
-    def step(self, images: torch.Tensor, labels: torch.Tensor) -> float:
+    def step(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None = None) -> float | None:
         self.net.train()
-        loss = self.loss(self.forward(images), labels)
+        loss = self.loss(self.learner.forward(images), labels)
         self.net.zero_grad(set_to_none=True)
         loss.backward()
         gradients = [p.grad for p in self.net.parameters()]
 
         for v, gradient in zip(self.own.parameters(), gradients, strict=True):
             v.grad = self.alpha * gradient
-        self.optimizer.step()
+        self.learner.optimizer.step()
         for buffer, seen in zip(self.own.buffers(), self.net.buffers(), strict=True):
             buffer.copy_(seen)
         if self.options["adapt"] == "yes":
@@ -78,5 +79,5 @@ class APFLClient(LinkedClient):
 
     def load_state(self, state: Tensors) -> None:
         super().load_state(state)
-        self.own.load_state_dict(part("own", state) or initial_weights(self.build, self.settings.seed))
+        self.own.load_state_dict(part("own", state) or self.first_weights())
         self.alpha = float(state.get("alpha", self.options["alpha"]))

@@ -1,18 +1,67 @@
-"""A track: one network with two halves.
+"""A track: one network with two halves, and what both answer.
 
-The client half says how a site learns from a batch, the server half how the sites' results become the next
-model. Everything else in this project carries tracks around. Nothing here knows FLARE.
+The client half says how a site learns from a batch, the server half how the sites' results become the next model.
+Everything else in this project carries tracks around. Nothing here knows FLARE.
+
+A run has three phases, and in each a track answers the same questions:
+
+    phase      when                        client half            server half
+    REGISTER   once, before round 1        send                   expects, problem, accept, close
+    TRAIN      every round                 receive, validate,     payload, expects, problem, accept, close
+                                           begin, step, send
+    DELIVER    once, after its last round  receive, validate,     payload, expects, problem, accept, close
+                                           send
+
+So a method needs no hook of its own: it answers in the phase in which it has something to say. A site that did not
+answer a round is simply not given to `accept`: the docstring of each track says what follows. Sites that join or leave
+a run concern only tracks that hold something for each site: see `Membership`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 
 from fedsm.core.settings import JobSettings
 from fedsm.core.tensors import Batch, Tensors
+
+Report = dict[str, Any]  # what a site says of a model on its validation images: `score`, `images`, and perhaps more
+Release = Callable[[torch.Tensor, int, str], Tensors]  # how a site lets sums over its images leave
+
+
+class Phase(StrEnum):
+    """When something is sent."""
+
+    REGISTER = "register"
+    TRAIN = "train"
+    DELIVER = "deliver"
+
+
+REGISTER, TRAIN, DELIVER = Phase.REGISTER, Phase.TRAIN, Phase.DELIVER
+
+
+@dataclass
+class SiteContext:
+    """What the client halves of a site share.
+
+    Attributes:
+        index: the site's index, 0-based.
+        n_sites: number of sites of the job.
+        device: where to compute.
+        release: how sums over the site's images may leave it; None: nothing stands between (tests, estimates).
+        tracks: all client halves of the site, by name, in the order in which a batch steps them.
+    """
+
+    index: int
+    n_sites: int
+    device: torch.device
+    release: Release | None = None
+    tracks: dict[str, ClientTrack] = field(default_factory=dict)
 
 
 class ClientTrack:
@@ -21,63 +70,55 @@ class ClientTrack:
     Args:
         settings: the job's settings.
         options: this track's own options (everything beside `kind`).
-        index: the site's index, 0-based.
-        n_sites: number of sites of the job.
-        device: where to compute.
+        site: what it shares with the other tracks of the site.
     """
 
-    def __init__(self, settings: JobSettings, options: dict, index: int, n_sites: int, device: torch.device):
+    sums: ClassVar[bool] = False  # whether what it sends are sums over images, not changes of a network
+
+    def __init__(self, settings: JobSettings, options: Mapping[str, Any], site: SiteContext):
         self.settings = settings
         self.options = options
-        self.index = index
-        self.n_sites = n_sites
-        self.device = device
+        self.site = site
 
-    trains = False  # whether `step` learns, and its loss says something
-    sums = False  # whether what it hands over are sums over images, not a network
+    def receive(self, phase: Phase, payload: Tensors) -> None:
+        """Takes the server's model of a round, or after the last one the final model.
 
-    def link(self, tracks: dict[str, ClientTrack]) -> None:
-        """Shows a track the others of its site, once, before anything else."""
+        The tensors are the track's own to keep, not to change.
+        """
 
-    def protect(self, release: Callable) -> None:
-        """Told once, before anything is sent, how the site lets sums leave: `Releases` or `PrivateSums`."""
-
-    def register(self, batches: Iterable[Batch]) -> Tensors:
-        """What a site sends once, before round 1. `batches` walks its training images without augmentation."""
+    def validate(self, phase: Phase, batches: Iterable[Batch]) -> Report:
+        """Scores the model on the validation images: `{"score": mean, "images": n}`, or empty if there is no score."""
         return {}
 
-    def receive(self, payload: Tensors) -> None:
-        """Takes the server's model for this round; the tensors are the track's own to keep, not to change."""
+    def begin(self, n_images: int, training_images: Iterable[Batch] = ()) -> None:
+        """Starts a round's pass over the data.
 
-    def validate(self, batches: Iterable[Batch]) -> dict:
-        """Scores the received model: `{"score": mean, "images": n}`, or empty where there is nothing to score."""
-        return {}
+        Args:
+            n_images: how many images `step` will see in all.
+            training_images: walks the training images in their order, without augmentation, for tracks that look at
+                them before the pass.
+        """
 
-    def prepare(self, batches: Iterable[Batch]) -> None:
-        """Looks at the training images, without augmentation and in their order, before a round's pass."""
+    def step(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None = None) -> float | None:
+        """Learns from one batch.
 
-    def see(self, rows: torch.Tensor) -> None:
-        """Told before each step which images it will see, by their number in `prepare`'s order."""
+        Args:
+            images: (B, C, H, W) in 0..1.
+            labels: (B, L, H, W) of 0 and 1.
+            rows: (B,) the images' positions in `begin`'s order.
 
-    def begin(self, n_images: int) -> None:
-        """Starts a round's pass over the data, in which `step` will see `n_images` images in all."""
+        Returns:
+            the loss; None if the track does not learn from batches.
+        """
+        return None
 
-    def step(self, images: torch.Tensor, labels: torch.Tensor) -> float:
-        """Learns from one batch; returns its loss."""
-        return 0.0
+    def send(self, phase: Phase, training_images: Iterable[Batch] = ()) -> Tensors:
+        """What the site sends in a phase; empty: nothing.
 
-    def update(self) -> Tensors:
-        """What the site sends after its pass. Empty: the track sends nothing."""
-        return {}
-
-    def finish(self, batches: Iterable[Batch]) -> None:
-        """Ends the training: makes ready what `deliver` hands over. `batches` walks the validation images."""
-
-    def survey(self, batches: Iterable[Batch]) -> None:
-        """Looks at the training images after `finish`, when all tracks have received their final models."""
-
-    def deliver(self) -> Tensors:
-        """What a site hands over once, after the last round."""
+        Args:
+            phase: before round 1, after a round's pass, or after the last round.
+            training_images: walks the training images without augmentation (REGISTER and DELIVER).
+        """
         return {}
 
     def state(self) -> Tensors:
@@ -85,97 +126,76 @@ class ClientTrack:
         return {}
 
     def load_state(self, state: Tensors) -> None:
-        """Takes back what `state` gave. An empty dict starts afresh."""
-
-    def late(self) -> None:
-        """Told after `load_state` that it starts in the middle of a run: the site joined late or lost its disk."""
+        """Takes back what `state` gave. Empty: a site without a past, in round 1 or later."""
 
 
 class ServerTrack(ABC):
     """The server's half of a track.
-
-    A site that did not answer a round is simply not merged: each track's docstring says what follows.
 
     Args:
         name: the track's name in the job (`global`, `personal`, `selector`).
         settings: the job's settings.
         options: this track's own options.
         sites: names of the sites; their order gives the index.
+        tracks: all server halves of the job, by name; the caller fills it.
     """
 
-    def __init__(self, name: str, settings: JobSettings, options: dict, sites: list[str]):
+    sums: ClassVar[bool] = False  # whether what sites send are sums over images, not changes of a network
+
+    def __init__(
+        self, name: str, settings: JobSettings, options: Mapping[str, Any], sites: list[str],
+        tracks: dict[str, ServerTrack] | None = None,
+    ):  # fmt: skip
         self.name = name
         self.settings = settings
         self.options = options
         self.sites = sites
-
-    alone = False  # whether the rounds in which it plays are its own
-    hands_over_networks = False  # whether what sites hand over after the last round are networks, with norms alike
-    hands_over_best = False  # whether what sites validate after the last round is the best of all rounds, not the last
-
-    def link(self, tracks: dict[str, ServerTrack]) -> None:
-        """Shows a track the others of the job, once, before anything else."""
-
-    def plays(self, number: int) -> bool:
-        """Whether the track is trained in a round."""
-        return True
-
-    def open(self, candidates: Callable[[], dict[str, Tensors]]) -> None:
-        """Told before each of its rounds how to get at the best models so far of the tracks that are done."""
+        self.tracks = {} if tracks is None else tracks
 
     @classmethod
-    def check(cls, settings: JobSettings, options: dict, n_sites: float) -> None:
+    def check(cls, settings: JobSettings, options: Mapping[str, Any], n_sites: float) -> None:  # noqa: B027
         """Refuses what cannot work with so many sites (inf: any number), before anything costs time.
 
         Raises:
             UserError: with the remedy.
         """
 
-    @abstractmethod
-    def payload(self, site: str) -> Tensors:
-        """What goes down to a site in a training round. Empty: nothing."""
+    def open(self, best_models: Callable[[], dict[str, Tensors]]) -> None:  # noqa: B027
+        """Called before each of the track's rounds; `best_models()` reads the best models so far."""
 
-    def final_payload(self, site: str) -> Tensors:
-        """What goes down to be validated after the last round."""
-        return self.payload(site)
-
-    @abstractmethod
-    def template(self) -> Tensors:
-        """A tensor for each key that an update must hold: its shape and dtype are checked, not its values."""
-
-    def judged(self, update: Tensors) -> dict[str, Tensors]:
-        """The parts of an update whose norms are of different sizes, by name: each is judged by itself."""
-        return {self.name: update}
-
-    @abstractmethod
-    def merge(self, site: str, update: Tensors, n_images: int) -> None:
-        """Takes one checked update as it arrives. `n_images` is the site's number of training images."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Ends the round: the merged updates become the next model."""
-
-    def registration_template(self) -> Tensors:
-        """The same as `template`, for what a site sends once before round 1."""
+    def payload(self, phase: Phase, site: str) -> Tensors:
+        """What goes down to a site in a round (TRAIN), or to be validated after the last one (DELIVER)."""
         return {}
 
-    def registration_problem(self, tensors: Tensors, images: dict[str, int]) -> str | None:
-        """What is wrong with a site's registration beyond keys, shapes and finite values, or None."""
-        return None
-
-    def register(self, site: str, tensors: Tensors) -> None:
-        """Takes what a site sent once before round 1."""
-
-    def delivery_template(self) -> Tensors:
-        """The same as `template`, for what a site hands over once after the last round."""
+    def expects(self, phase: Phase) -> Tensors:
+        """A tensor for each key that a site must send: its shape and dtype are checked, not its values."""
         return {}
 
-    def delivery_problem(self, tensors: Tensors, images: dict[str, int]) -> str | None:
-        """What is wrong with what a site handed over beyond keys, shapes and finite values, or None."""
+    def problem(self, phase: Phase, tensors: Tensors, images: Mapping[str, int], report: Report) -> str | None:
+        """What is wrong with an answer beyond keys, shapes and finite values, or None.
+
+        Args:
+            phase: the phase.
+            tensors: what the site sent for this track; empty if nothing is expected.
+            images: the site's images of each part.
+            report: what it says of the model on its validation images; empty if nothing.
+        """
         return None
 
-    def deliver(self, site: str, tensors: Tensors) -> None:
-        """Takes what a site handed over after the last round."""
+    def accept(self, phase: Phase, site: str, tensors: Tensors, weight: float = 0) -> None:  # noqa: B027
+        """Takes what one site sent, after all checks. `weight` is what the site weighs in averages (TRAIN)."""
+
+    def close(self, phase: Phase, reports: Mapping[str, Report] | None = None) -> dict[str, str]:
+        """Ends a phase, or in TRAIN a round: what was accepted becomes the next model.
+
+        Args:
+            phase: the phase.
+            reports: site -> what it says of the model on its validation images (DELIVER).
+
+        Returns:
+            site -> what a person should know about what it sent.
+        """
+        return {}
 
     @abstractmethod
     def files(self) -> dict[str, Tensors]:
@@ -185,8 +205,23 @@ class ServerTrack(ABC):
     def load_files(self, files: dict[str, Tensors]) -> None:
         """Takes back what `files` gave."""
 
+    def models(self) -> dict[str, list[str]]:
+        """The networks that compete for the best validation round -> the sites whose validation images score them.
+
+        Each is a stem of `files`, as soon as it is at the server.
+        """
+        return {self.name: self.sites}
+
+
+@runtime_checkable
+class Membership(Protocol):
+    """What a server track does when sites join or leave a run, if it holds something for each site.
+
+    `files` are those of the run's checkpoint; they are changed in place.
+    """
+
     def join(self, files: dict[str, Tensors], new: list[str]) -> list[str]:
-        """Gives sites that are new to a run their place in its files; `self.sites` holds them already, at the end.
+        """Gives new sites their place; `sites` of the track holds them already, at the end.
 
         Returns:
             models that are others now: the best of them so far no longer counts.
@@ -194,57 +229,16 @@ class ServerTrack(ABC):
         Raises:
             UserError: the method has no start for a site that comes later.
         """
-        return []
+        ...
 
     def leave(self, files: dict[str, Tensors], site: str) -> None:
-        """Takes a site that leaves for good out of a run's files; `self.sites` still holds it.
+        """Takes out a site that leaves for good; `sites` of the track still holds it.
 
         Raises:
             UserError: the method cannot go on without it.
         """
+        ...
 
     def leave_model(self, model: Tensors, files: dict[str, Tensors], site: str) -> Tensors:
         """A shared model of this track without a site; `files` are those that `leave` left."""
-        return model
-
-    def models(self) -> list[str]:
-        """File stems of the networks that compete for the best validation round."""
-        return [self.name]
-
-    def wanted(self) -> list[str]:
-        """Models that the super model needs of this track, whether they are there or not."""
-        return self.models()
-
-    def judges(self, model: str) -> list[str]:
-        """The sites whose validation images judge a model: all, for a shared network."""
-        return self.sites
-
-    def report_problem(self, report: dict) -> str | None:
-        """What is wrong with a validation report beyond its score and count, or None."""
-        return None
-
-    def warnings(self) -> dict[str, str]:
-        """Site -> what a person should know about what it sent once; asked when all of it is there."""
-        return {}
-
-    def release(self) -> None:
-        """Forgets the weights: training is over and they are on disk."""
-
-    def close_validation(self, reports: dict[str, dict]) -> None:
-        """Takes the reports of the validation after the last round."""
-
-
-class SilentServer(ServerTrack):
-    """The server's half of a track that sends nothing in a round, either way."""
-
-    def payload(self, site: str) -> Tensors:
-        return {}
-
-    def template(self) -> Tensors:
-        return {}
-
-    def merge(self, site: str, update: Tensors, n_images: int) -> None:
-        """Nothing comes."""
-
-    def close(self) -> None:
-        """Nothing came."""
+        ...

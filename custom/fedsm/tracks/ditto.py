@@ -9,16 +9,19 @@ end and never touches w_g. prox = 0 is `local`. The loss that is reported holds 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 
+from fedsm.core.tensors import Batch
 from fedsm.tracks.fedprox import anchor_of, squared_distance
-from fedsm.tracks.kept import LinkedClient
+from fedsm.tracks.site_personal import SitePersonalClient
 
 
-class DittoClient(LinkedClient):
+class DittoClient(SitePersonalClient):
     """Goes on from its own v_k, and pays for its distance from the received global model."""
 
-    def begin(self, n_images: int) -> None:
+    def begin(self, n_images: int, training_images: Iterable[Batch] = ()) -> None:
         self._anchor = anchor_of(self.net, self.global_track.received)
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -8,66 +8,47 @@ Algorithm 1, line 15 of the FedSM paper.
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Mapping
+from typing import Any
 
-import torch
-
-from fedsm.core.state import RunningMean, copy
 from fedsm.core.tensors import Tensors
 from fedsm.nets import build_unet
-from fedsm.tracks.base import ServerTrack
-
-_SEEDING = threading.Lock()  # torch has one generator for all threads
-
-
-def initial_weights(build, seed: int) -> Tensors:
-    """Weights of a freshly built network, the same for the same seed, without touching torch's generator."""
-    with _SEEDING, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return copy(build().state_dict())
+from fedsm.tracks.base import TRAIN, Phase, Report, ServerTrack
+from fedsm.tracks.shared_network import SharedNetwork, initial_weights
 
 
 class AveragedServer(ServerTrack):
-    """One shared network: sites send w_k - w, the server adds the weighted mean of the differences.
+    """One shared U-Net: sites send w_k - w, the server adds the weighted mean of the differences.
 
-    Equal to averaging the weights, and what privacy filters of a site are made for. Sites that did not
-    answer a round take no part: the weights n_k are renormalised over those that did. With no answer at
-    all the model stays.
+    Sites that did not answer a round take no part: the weights n_k are renormalised over those that did. With no
+    answer at all the model stays.
     """
 
-    def __init__(self, *args):
+    def __init__(self, *args: Any):
         super().__init__(*args)
-        self.weights = initial_weights(self.build, self.settings.seed)
-        self._mean = RunningMean(self.weights)
+        self.network = SharedNetwork(initial_weights(lambda: build_unet(self.settings.task), self.settings.seed))
 
-    def build(self) -> torch.nn.Module:
-        """The network."""
-        return build_unet(self.settings.task)
+    @property
+    def weights(self) -> Tensors:
+        """The shared model."""
+        return self.network.weights
 
-    def payload(self, site: str) -> Tensors:
+    def payload(self, phase: Phase, site: str) -> Tensors:
         return self.weights
 
-    def template(self) -> Tensors:
-        return self.weights
+    def expects(self, phase: Phase) -> Tensors:
+        return self.weights if phase == TRAIN else {}
 
-    def merge(self, site: str, update: Tensors, n_images: int) -> None:
-        self._mean.add(update, n_images, self.sites.index(site))
+    def accept(self, phase: Phase, site: str, tensors: Tensors, weight: float = 0) -> None:
+        self.network.add(tensors, weight, self.sites.index(site))
 
-    def close(self) -> None:
-        everybody = self._mean.count == len(self.sites)
-        old = self.weights
-        if self._mean.count:
-            self.weights = self._mean.added_to(old)
-        # A site that did not answer may still be downloading the old model: then it is left alone.
-        self._mean = RunningMean(self.weights, spare=old if everybody else None)
+    def close(self, phase: Phase, reports: Mapping[str, Report] | None = None) -> dict[str, str]:
+        if phase == TRAIN:
+            self.network.close(everybody=self.network.answers == len(self.sites))
+        return {}
 
     def files(self) -> dict[str, Tensors]:
         return {self.name: self.weights}
 
     def load_files(self, files: dict[str, Tensors]) -> None:
-        self.weights = files[self.name]
-        self._mean = RunningMean(self.weights)
-
-    def release(self) -> None:
-        self.weights = {}
-        self._mean = RunningMean({})
+        self.network = SharedNetwork(files[self.name])

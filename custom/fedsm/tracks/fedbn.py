@@ -13,15 +13,19 @@ layers, or whose norm layers have nothing of their own, is trained as with FedAv
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase  # the parent of all batch and instance norms
 
-from fedsm.core.state import RunningMean, subtract
+from fedsm.core.state import subtract
 from fedsm.core.tensors import Batch, Tensors
-from fedsm.tracks.kept import KeptClient
-from fedsm.tracks.shared_kept import SharedKeptServer
+from fedsm.nets import build_unet
+from fedsm.tracks.base import TRAIN, Phase, Report
+from fedsm.tracks.shared_and_personal import SharedAndPersonalServer
+from fedsm.tracks.shared_network import SharedNetwork
+from fedsm.tracks.site_personal import SitePersonalClient
 
 _NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
@@ -36,48 +40,40 @@ def norm_entries(net: nn.Module) -> set[str]:
     }
 
 
-class FedBNClient(KeptClient):
+class FedBNClient(SitePersonalClient):
     """Puts the received u around its own norm layers: that network is scored, remembered as best, and trained.
 
-    A site without its state (a new disk) starts its norm layers anew, as in round 1.
+    A site without its state (a new disk) starts its norm layers anew, as in round 1. After the last round the last u
+    comes, and competes too.
     """
 
-    def __init__(self, *args):
+    def __init__(self, *args: Any):
         super().__init__(*args)
-        self._over = False
+        self.received: Tensors = {}
 
-    def receive(self, payload: Tensors) -> None:
-        self._received = payload
+    def receive(self, phase: Phase, payload: Tensors) -> None:
+        self.received = payload
         self.net.load_state_dict(self.net.state_dict() | payload)
 
-    def begin(self, n_images: int) -> None:
-        self._over = False
+    def validate(self, phase: Phase, batches: Iterable[Batch]) -> Report:
+        return self.personal.validate(phase, batches)
 
-    def update(self) -> Tensors:
-        return subtract(self.net.state_dict(), self._received)
-
-    def finish(self, batches: Iterable[Batch]) -> None:
-        """The last u is still to come, and competes too: `validate` picks the best when it is here."""
-        self._over = True
-
-    def validate(self, batches: Iterable[Batch]) -> dict:
-        report = super().validate(batches)
-        if self._over:
-            self.net.load_state_dict(self._best)
-            report["score"] = self._best_score
-        return report
+    def send(self, phase: Phase, training_images: Iterable[Batch] = ()) -> Tensors:
+        if phase == TRAIN:
+            return subtract(self.net.state_dict(), self.received)
+        return super().send(phase, training_images)
 
 
-class FedBNServer(SharedKeptServer):
+class FedBNServer(SharedAndPersonalServer):
     """Averages u. Sites that did not answer a round take no part, and put the newest u around norm layers that are as
     old as their last round."""
 
-    def __init__(self, *args):
+    def __init__(self, *args: Any):
         super().__init__(*args)
         with torch.random.fork_rng(devices=[]):
-            norms = norm_entries(self.build())
-        self.weights = {key: value for key, value in self.weights.items() if key not in norms}
-        self._mean = RunningMean(self.weights)
+            norms = norm_entries(build_unet(self.settings.task))
+        self.network = SharedNetwork({key: value for key, value in self.weights.items() if key not in norms})
 
-    def final_payload(self, site: str) -> Tensors:
+    def payload(self, phase: Phase, site: str) -> Tensors:
+        """u, also after the last round: norm layers alone are no network."""
         return self.weights

@@ -9,10 +9,12 @@ SGD; here Adam sees the gradient of the sum. mu = 0 is FedAvg. The loss that is 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import nn
 
-from fedsm.core.tensors import Tensors
+from fedsm.core.tensors import Batch, Tensors
 from fedsm.tracks.segmentation import SegmentationClient
 
 
@@ -34,7 +36,7 @@ def squared_distance(net: nn.Module, anchor: list[torch.Tensor]) -> torch.Tensor
 class FedProxClient(SegmentationClient):
     """Trains the received model, and pays for leaving it."""
 
-    def begin(self, n_images: int) -> None:
+    def begin(self, n_images: int, training_images: Iterable[Batch] = ()) -> None:
         self._anchor = anchor_of(self.net, self.received)
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

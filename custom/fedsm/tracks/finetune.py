@@ -18,20 +18,22 @@ global track, F_k has none of that track's terms.
 
 from __future__ import annotations
 
-from fedsm.core.tensors import Tensors
-from fedsm.tracks.kept import LinkedClient
+from collections.abc import Iterable
+
+from fedsm.core.tensors import Batch, Tensors
+from fedsm.tracks.site_personal import SitePersonalClient
 
 
-class FineTuneClient(LinkedClient):
+class FineTuneClient(SitePersonalClient):
     """Starts each round from the received global model. Scored is what the round before made of it."""
 
     @property
     def lr(self) -> float:
-        return self.options["lr_factor"] * self.settings.lr
+        return float(self.options["lr_factor"] * self.settings.lr)
 
-    def begin(self, n_images: int) -> None:
+    def begin(self, n_images: int, training_images: Iterable[Batch] = ()) -> None:
         self.net.load_state_dict(self.global_track.received)
-        self.optimizer.state.clear()
+        self.learner.optimizer.state.clear()
 
     def state(self) -> Tensors:
         """Without Adam's moments: the next round starts with none."""

@@ -8,8 +8,13 @@ the site hands over its best network, so that it can be tried on the other sites
 
 from __future__ import annotations
 
-from fedsm.tracks.kept import KeptClient
+from fedsm.core.tensors import Tensors
+from fedsm.tracks.base import Phase
+from fedsm.tracks.site_personal import SitePersonalClient
 
 
-class LocalClient(KeptClient):
-    """A network that is kept at its site and learns from nothing else."""
+class LocalClient(SitePersonalClient):
+    """A network that is kept at its site and learns from nothing else, not even at its start."""
+
+    def receive(self, phase: Phase, payload: Tensors) -> None:
+        """Nothing comes."""

@@ -22,30 +22,34 @@ which no site trains on. inner_lr = 0 with `fo` is FedAvg on every second batch.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import torch
 
-from fedsm.tracks.shared_kept import SharedKeptClient
+from fedsm.core.tensors import Batch
+from fedsm.tracks.shared_and_personal import SharedAndPersonalClient
 
 _REACH = 1e-2  # length of d v: far above float32's rounding, far below a network's norm
 
 
-class PerFedAvgClient(SharedKeptClient):
+class PerFedAvgClient(SharedAndPersonalClient):
     """`shared` is the meta model w, `net` the adapted model theta_k.
 
     Batch statistics (buffers) of w are those that its two passes over D and D' leave.
     """
 
-    def __init__(self, *args):
+    def __init__(self, *args: Any):
         super().__init__(*args)
-        self.optimizer = torch.optim.Adam(self.shared.parameters(), **self.optimizer.defaults)
+        self.learner.optimizer = torch.optim.Adam(self.shared.parameters(), **self.learner.optimizer.defaults)
 
-    def begin(self, n_images: int) -> None:
+    def begin(self, n_images: int, training_images: Iterable[Batch] = ()) -> None:
         self.net.load_state_dict(self.shared.state_dict())
         self._adapted = 0
         self._left = n_images
         self._open: tuple | None = None  # D and w, while the shared network stands at w~
 
-    def step(self, images: torch.Tensor, labels: torch.Tensor) -> float:
+    def step(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None = None) -> float | None:
         if self._adapted < self.options["adapt_steps"]:
             self._descend(self.net, images, labels)
             self._adapted += 1
@@ -78,7 +82,7 @@ class PerFedAvgClient(SharedKeptClient):
             gradients = [v - self.options["inner_lr"] * hv for v, hv in zip(gradients, products, strict=True)]
         for parameter, gradient in zip(self.shared.parameters(), gradients, strict=True):
             parameter.grad = gradient
-        self.optimizer.step()
+        self.learner.optimizer.step()
         return loss
 
     def _hessian_times(

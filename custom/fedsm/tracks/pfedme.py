@@ -25,21 +25,25 @@ five pairs on nuclei (RESULTS.md). The job's lr plays no part here.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 import torch
 
 from fedsm.core.errors import UserError
 from fedsm.core.settings import JobSettings
-from fedsm.core.tensors import Tensors
-from fedsm.tracks.shared_kept import SharedKeptClient, SharedKeptServer
+from fedsm.core.tensors import Batch, Tensors
+from fedsm.tracks.base import TRAIN, Phase
+from fedsm.tracks.shared_and_personal import SharedAndPersonalClient, SharedAndPersonalServer
 
 
-class PFedMeClient(SharedKeptClient):
+class PFedMeClient(SharedAndPersonalClient):
     """`shared` is w, `net` is theta. No image passes through w: its buffers are those that theta's passes leave."""
 
-    def begin(self, n_images: int) -> None:
+    def begin(self, n_images: int, training_images: Iterable[Batch] = ()) -> None:
         self.net.load_state_dict(self.shared.state_dict())
 
-    def step(self, images: torch.Tensor, labels: torch.Tensor) -> float:
+    def step(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None = None) -> float | None:
         """Returns f(theta; D) before the last inner step, without the proximal term."""
         rate, prox = self.options["inner_lr"], self.options["prox"]
         pairs = list(zip(self.net.parameters(), self.shared.parameters(), strict=True))
@@ -54,20 +58,21 @@ class PFedMeClient(SharedKeptClient):
                 w.lerp_(theta, self.options["outer_lr"] * prox)
         return loss
 
-    def update(self) -> Tensors:
-        for buffer, seen in zip(self.shared.buffers(), self.net.buffers(), strict=True):
-            buffer.copy_(seen)
-        return super().update()
+    def send(self, phase: Phase, training_images: Iterable[Batch] = ()) -> Tensors:
+        if phase == TRAIN:
+            for buffer, seen in zip(self.shared.buffers(), self.net.buffers(), strict=True):
+                buffer.copy_(seen)
+        return super().send(phase, training_images)
 
 
-class PFedMeServer(SharedKeptServer):
+class PFedMeServer(SharedAndPersonalServer):
     """FedAvg of the w_k, mixed with the old w. beta = 1 is the average itself, beta > 1 goes beyond it.
 
     Sites that did not answer a round take no part in its average; their theta waits for their next round.
     """
 
     @classmethod
-    def check(cls, settings: JobSettings, options: dict, n_sites: float) -> None:
+    def check(cls, settings: JobSettings, options: Mapping[str, Any], n_sites: float) -> None:
         reach = options["outer_lr"] * options["prox"]
         if reach > 1 + 1e-9:
             raise UserError(
@@ -75,7 +80,8 @@ class PFedMeServer(SharedKeptServer):
                 f" with prox {options['prox']:g}, outer_lr may be at most {1 / options['prox']:.4g}"
             )
 
-    def merge(self, site: str, update: Tensors, n_images: int) -> None:
+    def accept(self, phase: Phase, site: str, tensors: Tensors, weight: float = 0) -> None:
         beta = self.options["beta"]
-        mixed = {k: v * beta if self.weights[k].is_floating_point() else v for k, v in update.items()}
-        super().merge(site, update if beta == 1 else mixed, n_images)
+        if phase == TRAIN and beta != 1:
+            tensors = {k: v * beta if self.weights[k].is_floating_point() else v for k, v in tensors.items()}
+        super().accept(phase, site, tensors, weight)

@@ -21,12 +21,17 @@ Only float parameters have controls; buffers travel and are averaged as in FedAv
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 import torch
 from torch.nn import functional
 
 from fedsm.core.errors import UserError
 from fedsm.core.state import RunningMean, copy, part, prefixed
-from fedsm.core.tensors import Tensors
+from fedsm.core.tensors import Batch, Tensors
+from fedsm.nets import build_unet
+from fedsm.tracks.base import TRAIN, Phase, Report
 from fedsm.tracks.fedavg import AveragedServer
 from fedsm.tracks.segmentation import SegmentationClient
 
@@ -48,10 +53,10 @@ class ScaffoldClient(SegmentationClient):
     n_k / n share for good: it is then no longer the mean of the c_k, and every site's correction is off by that share.
     """
 
-    def __init__(self, *args):
+    def __init__(self, *args: Any):
         super().__init__(*args)
         if self.options["optimizer"] == "sgd":
-            self.optimizer = torch.optim.SGD(self.net.parameters(), lr=self.lr)
+            self.learner.optimizer = torch.optim.SGD(self.net.parameters(), lr=self.settings.lr)
         self._shared: Tensors = {}  # c
         self._own = self._zeros()  # c_k
         self._steps = 0
@@ -59,30 +64,32 @@ class ScaffoldClient(SegmentationClient):
     def _zeros(self) -> Tensors:
         return {name: torch.zeros_like(p, device="cpu") for name, p in _controlled(self.net).items()}
 
-    def receive(self, payload: Tensors) -> None:
+    def receive(self, phase: Phase, payload: Tensors) -> None:
         """Takes w and c; after the last round there is no c, and nothing is trained any more."""
-        super().receive(_weights(payload))
+        super().receive(phase, _weights(payload))
         self._shared = part(_CONTROL, payload)
 
-    def begin(self, n_images: int) -> None:
+    def begin(self, n_images: int, training_images: Iterable[Batch] = ()) -> None:
         self._steps = 0
         self._corrected = _controlled(self.net)
         self._corrections = [
             (self._shared[name] - self._own[name]).to(p.device, p.dtype) for name, p in self._corrected.items()
         ]
 
-    def step(self, images: torch.Tensor, labels: torch.Tensor) -> float:
-        loss = super().step(images, labels)
+    def step(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None = None) -> float | None:
+        loss = super().step(images, labels, rows)
         with torch.no_grad():
             for parameter, correction in zip(self._corrected.values(), self._corrections, strict=True):
-                parameter.sub_(correction, alpha=self.lr)
+                parameter.sub_(correction, alpha=self.settings.lr)
         self._steps += 1
         return loss
 
-    def update(self) -> Tensors:
+    def send(self, phase: Phase, training_images: Iterable[Batch] = ()) -> Tensors:
         """y_k - w and c_k+ - c_k; from here on c_k is c_k+."""
-        moved = super().update()
-        scale = 1 / (self._steps * self.lr)
+        moved = super().send(phase, training_images)
+        if phase != TRAIN:
+            return moved
+        scale = 1 / (self._steps * self.settings.lr)
         changes = {name: -moved[name] * scale - self._shared[name] for name in self._own}
         self._own = {name: own + changes[name] for name, own in self._own.items()}
         return moved | prefixed(_CONTROL, changes)
@@ -104,10 +111,10 @@ class ScaffoldServer(AveragedServer):
     c_k+, the server never added it, and c is off by (n_k / n) (c_k+ - c_k) from then on.
     """
 
-    def __init__(self, *args):
+    def __init__(self, *args: Any):
         super().__init__(*args)
         with torch.random.fork_rng(devices=[]):
-            names = list(_controlled(self.build()))
+            names = list(_controlled(build_unet(self.settings.task)))
         self.controls = {name: torch.zeros_like(self.weights[name]) for name in names}
         self.images = torch.zeros(len(self.sites))  # n_k of the sites that have a share of c
         self._open()
@@ -116,29 +123,23 @@ class ScaffoldServer(AveragedServer):
         self._changes = RunningMean(self.controls)
         self._shared_by = float(self.images.sum())
 
-    def payload(self, site: str) -> Tensors:
-        return self.weights | prefixed(_CONTROL, self.controls)
+    def payload(self, phase: Phase, site: str) -> Tensors:
+        return self.weights | prefixed(_CONTROL, self.controls) if phase == TRAIN else self.weights
 
-    def final_payload(self, site: str) -> Tensors:
-        return self.weights
+    def expects(self, phase: Phase) -> Tensors:
+        return self.weights | prefixed(_CONTROL, self.controls) if phase == TRAIN else {}
 
-    def template(self) -> Tensors:
-        return self.payload("")
-
-    def judged(self, update: Tensors) -> dict[str, Tensors]:
-        """Beside the controls, measured in gradients or in Adam's steps, ten times the usual weights went unseen."""
-        weights = _weights(update)
-        return {self.name: weights, f"{self.name}.{_CONTROL}": {k: v for k, v in update.items() if k not in weights}}
-
-    def merge(self, site: str, update: Tensors, n_images: int) -> None:
-        super().merge(site, _weights(update), n_images)
+    def accept(self, phase: Phase, site: str, tensors: Tensors, weight: float = 0) -> None:
+        super().accept(phase, site, _weights(tensors), weight)
         k = self.sites.index(site)
         if self.images[k] == 0:
-            self.images[k] = n_images
-        self._changes.add(part(_CONTROL, update), float(self.images[k]))
+            self.images[k] = weight
+        self._changes.add(part(_CONTROL, tensors), float(self.images[k]))
 
-    def close(self) -> None:
-        super().close()
+    def close(self, phase: Phase, reports: Mapping[str, Report] | None = None) -> dict[str, str]:
+        warnings = super().close(phase, reports)
+        if phase != TRAIN:
+            return warnings
         if self._changes.count:
             n, answered = float(self.images.sum()), self._changes.weight
             mean = self._changes.take()
@@ -146,6 +147,7 @@ class ScaffoldServer(AveragedServer):
                 name: (self._shared_by / n) * c + (answered / n) * mean[name] for name, c in self.controls.items()
             }
         self._open()
+        return warnings
 
     def files(self) -> dict[str, Tensors]:
         return super().files() | {f"{self.name}.controls": self.controls, f"{self.name}.images": {_IMAGES: self.images}}
@@ -162,7 +164,7 @@ class ScaffoldServer(AveragedServer):
         """A new site has no share of c before it has answered."""
         if images := files.get(f"{self.name}.images"):
             images[_IMAGES] = functional.pad(images[_IMAGES], (0, len(new)))
-        return super().join(files, new)
+        return []
 
     def leave(self, files: dict[str, Tensors], site: str) -> None:
         raise UserError(
@@ -170,7 +172,6 @@ class ScaffoldServer(AveragedServer):
             " without it; start a new run without the site"
         )
 
-    def release(self) -> None:
-        super().release()
-        self.controls = {}
-        self._open()
+    def leave_model(self, model: Tensors, files: dict[str, Tensors], site: str) -> Tensors:
+        """Never asked for: no site can leave."""
+        return model

@@ -14,105 +14,104 @@ each network's best round, a combination that the selector has not seen just so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import torch
 from monai.losses import DiceLoss
 
-from fedsm.core.dice import dice_per_image
 from fedsm.core.errors import UserError
 from fedsm.core.settings import JobSettings
 from fedsm.core.state import copy, part, prefixed
 from fedsm.core.tensors import Batch, Tensors
 from fedsm.nets import build_unet
 from fedsm.selectors.inference import mix
-from fedsm.tracks.base import ClientTrack, ServerTrack
-from fedsm.tracks.selector_fedavg import SelectorClient, SelectorFedAvgServer
+from fedsm.tracks.base import TRAIN, Phase, Report
+from fedsm.tracks.learner import dice_report
+from fedsm.tracks.segmentation import SegmentationClient
+from fedsm.tracks.selector_fedavg import SelectorClient, SelectorServer
 
 
 class EnsembleClient(SelectorClient):
     """A VGG-11 that learns to mix the global and the personal networks."""
 
-    first = 1  # output 0 is the global network's weight
+    output_offset = 1  # output 0 is the global network's weight
 
-    def __init__(self, *args):
+    def __init__(self, *args: Any):
         super().__init__(*args)
-        models = self.first + self.n_sites
-        self._nets = [build_unet(self.settings.task).to(self.device).eval() for _ in range(models)]
+        models = self.output_offset + self.site.n_sites
+        self._nets = [build_unet(self.settings.task).to(self.site.device).eval() for _ in range(models)]
         self._dice_loss = DiceLoss()
 
-    def link(self, tracks: dict[str, ClientTrack]) -> None:
-        self._global, self._personal = tracks["global"], tracks["personal"]
-
-    def receive(self, payload: Tensors) -> None:
-        super().receive(part("net", payload))
-        models = [part(f"model/{k}", payload) for k in range(self.n_sites)]
-        models[self.index] = self._personal.received
-        models.insert(0, self._global.received)
+    def receive(self, phase: Phase, payload: Tensors) -> None:
+        super().receive(phase, part("net", payload))
+        models = [part(f"model/{k}", payload) for k in range(self.site.n_sites)]
+        models[self.site.index] = self._received_by("personal")
+        models.insert(0, self._received_by("global"))
         for net, weights in zip(self._nets, models, strict=True):
             net.load_state_dict(weights)
         self._alike = all(torch.equal(w[key], models[0][key]) for w in models[1:] for key in w)
 
-    def step(self, images: torch.Tensor, labels: torch.Tensor) -> float:
+    def _received_by(self, name: str) -> Tensors:
+        track = self.site.tracks[name]
+        assert isinstance(track, SegmentationClient)  # `EnsembleServer.check` holds it
+        return track.received
+
+    def step(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None = None) -> float | None:
         if not self._alike:
-            return super().step(images, labels)
+            return super().step(images, labels, rows)
         # Equal networks, as in round 1: the gradient is 0, but for rounding noise that Adam would turn into steps.
         with torch.no_grad():
-            return self.loss(self.forward(images), labels).item()
+            return self.loss(images, labels, rows).item()
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
+    def mixture(self, images: torch.Tensor) -> torch.Tensor:
         """The mixture's probabilities (B, L, H, W)."""
         with torch.no_grad():
             logits = torch.stack([net(images) for net in self._nets])
-        return mix(super().forward(images).softmax(1), logits)
+        return mix(self.learner.forward(images).softmax(1), logits)
 
-    def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        return self._dice_loss(logits, labels)
+    def loss(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
+        """The Dice loss of the mixture."""
+        loss: torch.Tensor = self._dice_loss(self.mixture(images), labels)
+        return loss
 
-    @torch.no_grad()
-    def validate(self, batches: Iterable[Batch]) -> dict:
+    def validate(self, phase: Phase, batches: Iterable[Batch]) -> Report:
         """Dice of the mixture."""
-        self.net.eval()
-        scores = torch.cat([dice_per_image(self.forward(x) > 0.5, y > 0).mean(dim=1) for x, y in batches])
-        return {"score": scores.mean().item(), "images": len(scores)}
+        return dice_report(self.net, self.mixture, batches, threshold=0.5)
 
 
-class EnsembleServer(SelectorFedAvgServer):
+class EnsembleServer(SelectorServer):
     """FedAvg of the selectors; sites that did not answer take no part."""
 
-    first = 1
-    _models: list[Tensors] = []  # as they were when the round began
+    output_offset = 1
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        self._models: list[Tensors] = []  # as they were when the round began
 
     @classmethod
-    def check(cls, settings: JobSettings, options: dict, n_sites: float) -> None:
+    def check(cls, settings: JobSettings, options: Mapping[str, Any], n_sites: float) -> None:
         if settings.tracks.get("personal", {}).get("kind") != "softpull":
             raise UserError("the ensemble mixes personal networks that travel in every round: use softpull")
         if not {"global", "personal"} <= set(list(settings.tracks)[:2]):  # it looks at what these have received
             raise UserError("the ensemble needs the tracks `global` and `personal` before it: it mixes their networks")
 
-    def link(self, tracks: dict[str, ServerTrack]) -> None:
-        self._personal = tracks["personal"]
-
-    def open(self, candidates: Callable[[], dict[str, Tensors]]) -> None:
+    def open(self, best_models: Callable[[], dict[str, Tensors]]) -> None:
         """Copies the networks: their own change as sites answer, while others still download."""
-        self._models = [copy(weights) for weights in self._networks()]
+        self._models = [copy(weights) for weights in self._networks(TRAIN)]
 
-    def _networks(self) -> list[Tensors]:
-        return [self._personal.payload(site) for site in self.sites]
+    def _networks(self, phase: Phase) -> list[Tensors]:
+        return [self.tracks["personal"].payload(phase, site) for site in self.sites]
 
-    def _payload(self, site: str, networks: list[Tensors]) -> Tensors:
+    def payload(self, phase: Phase, site: str) -> Tensors:
         """The selector, and the personal networks of the other sites."""
+        networks = self._models if phase == TRAIN and self._models else self._networks(phase)
         models = prefixed("net", self.weights)
         for k, weights in enumerate(networks):
             models |= prefixed(f"model/{k}", weights) if self.sites[k] != site else {}
         return models
 
-    def payload(self, site: str) -> Tensors:
-        return self._payload(site, self._models or self._networks())
-
-    def final_payload(self, site: str) -> Tensors:
-        return self._payload(site, self._networks())
-
-    def close(self) -> None:
-        super().close()
-        self._models = []
+    def close(self, phase: Phase, reports: Mapping[str, Report] | None = None) -> dict[str, str]:
+        if phase == TRAIN:
+            self._models = []
+        return super().close(phase, reports)

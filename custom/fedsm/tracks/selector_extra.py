@@ -14,7 +14,8 @@ one whose choices have the best Dice on the validation images.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import torch
 from monai.losses import DiceLoss
@@ -27,7 +28,8 @@ from fedsm.core.settings import JobSettings
 from fedsm.core.state import part, prefixed
 from fedsm.core.tensors import Batch, Tensors
 from fedsm.nets import build_unet
-from fedsm.tracks.selector_fedavg import SelectorClient, SelectorFedAvgServer
+from fedsm.tracks.base import TRAIN, Phase, Report
+from fedsm.tracks.selector_fedavg import SelectorClient, SelectorServer
 
 _LABELS, _DICE = "labels", "dice"
 
@@ -41,31 +43,32 @@ def lowest(losses: torch.Tensor) -> torch.Tensor:
 class ExtraClient(SelectorClient):
     """A VGG-11 that learns which model segments an image best."""
 
-    first = 1  # output 0 is the global model
+    output_offset = 1  # output 0 is the global model
 
-    def __init__(self, *args):
+    def __init__(self, *args: Any):
         super().__init__(*args)
         self._models: list[nn.Module] = []
         self._known: Tensors = {}  # of every image, in their order: labels of training, Dice of validation images
 
-    def receive(self, payload: Tensors) -> None:
-        super().receive(part("net", payload))
+    def receive(self, phase: Phase, payload: Tensors) -> None:
+        super().receive(phase, part("net", payload))
         models = part("model", payload)
         if models:
-            self._models = [build_unet(self.settings.task).to(self.device).eval() for _ in range(self.n_sites + 1)]
+            count = self.site.n_sites + 1
+            self._models = [build_unet(self.settings.task).to(self.site.device).eval() for _ in range(count)]
             for m, net in enumerate(self._models):
                 net.load_state_dict(part(str(m), models))
             self._known = {}
 
     @torch.no_grad()
-    def _judge(self, batches: Iterable[Batch], judge: Callable) -> torch.Tensor:
-        """(images, K + 1): what `judge(logits, truth)` says of every model for each image."""
+    def _scores(self, batches: Iterable[Batch], score: Callable[..., torch.Tensor]) -> torch.Tensor:
+        """(images, K + 1): `score(logits, truth)` of every model for each image."""
         if not self._models:
             raise UserError("the labels of the images are lost: they come with the models in the next round")
-        return torch.cat([torch.stack([judge(net(x), y) for net in self._models], 1) for x, y in batches]).cpu()
+        return torch.cat([torch.stack([score(net(x), y) for net in self._models], 1) for x, y in batches]).cpu()
 
     @torch.no_grad()
-    def validate(self, batches: Iterable[Batch]) -> dict:
+    def validate(self, phase: Phase, batches: Iterable[Batch]) -> Report:
         """Dice of the models that the selector chooses.
 
         Not how often it names the best one: where models are alike that hardly matters, and where they are not it is
@@ -74,27 +77,26 @@ class ExtraClient(SelectorClient):
         self.net.eval()
         chosen, dice = [], []
         for x, y in batches:
-            chosen.append(self.forward(x).argmax(1).cpu())
+            chosen.append(self.learner.forward(x).argmax(1).cpu())
             if _DICE not in self._known:
-                dice.append(self._judge([(x, y)], lambda logits, y: dice_per_image(logits > 0, y > 0).mean(1)))
+                dice.append(self._scores([(x, y)], lambda logits, y: dice_per_image(logits > 0, y > 0).mean(1)))
         if dice:
             self._known[_DICE] = torch.cat(dice)
         scores = self._known[_DICE].gather(1, torch.cat(chosen)[:, None])
         return {"score": scores.mean().item(), "images": len(scores)}
 
-    def prepare(self, batches: Iterable[Batch]) -> None:
+    def begin(self, n_images: int, training_images: Iterable[Batch] = ()) -> None:
         """Labels the training images with the model of the lowest loss; the first of equals, so the global one."""
         if _LABELS not in self._known:
             loss = DiceLoss(sigmoid=True, reduction="none")
-            losses = self._judge(batches, lambda logits, y: loss(logits, y).flatten(1).mean(1))
+            losses = self._scores(training_images, lambda logits, y: loss(logits, y).flatten(1).mean(1))
             self._known[_LABELS] = lowest(losses)
         self._models = []
 
-    def see(self, rows: torch.Tensor) -> None:
-        self._rows = rows
-
-    def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        return functional.cross_entropy(logits, self._known[_LABELS][self._rows].to(logits.device))
+    def loss(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
+        """Cross entropy against the models that are best for these images."""
+        logits = self.learner.forward(images)
+        return functional.cross_entropy(logits, self._known[_LABELS][rows].to(logits.device))
 
     def state(self) -> Tensors:
         return prefixed("adam", super().state()) | prefixed("known", self._known)
@@ -104,23 +106,22 @@ class ExtraClient(SelectorClient):
         self._known = part("known", state)
 
 
-class ExtraServer(SelectorFedAvgServer):
-    """FedAvg of the selectors in the last `rounds` rounds, in which nothing else is trained.
+class ExtraServer(SelectorServer):
+    """FedAvg of the selectors in the last `rounds` rounds, in which nothing else is trained (see `playing`).
 
     A site that did not answer gets the K + 1 networks again with its next task: it may have lost its labels.
     """
 
-    alone = True
-    first = 1  # output 0 is the global model
+    output_offset = 1  # output 0 is the global model
 
-    def __init__(self, *args):
+    def __init__(self, *args: Any):
         super().__init__(*args)
         self._models: Tensors = {}
         self._labelled: set[str] = set()
         self._answered: set[str] = set()
 
     @classmethod
-    def check(cls, settings: JobSettings, options: dict, n_sites: float) -> None:
+    def check(cls, settings: JobSettings, options: Mapping[str, Any], n_sites: float) -> None:
         if options["rounds"] >= settings.rounds:
             raise UserError(
                 f"the selector's own rounds ({options['rounds']}) must be fewer than all rounds ({settings.rounds});"
@@ -129,34 +130,25 @@ class ExtraServer(SelectorFedAvgServer):
         if not {"global", "personal"} <= set(settings.tracks):
             raise UserError("FedSM-extra needs the tracks `global` and `personal` to choose among")
 
-    def plays(self, number: int) -> bool:
-        return number > self.settings.rounds - self.options["rounds"]
+    def open(self, best_models: Callable[[], dict[str, Tensors]]) -> None:
+        self._best_models = best_models
 
-    def open(self, candidates: Callable[[], dict[str, Tensors]]) -> None:
-        self._candidates = candidates
-
-    def payload(self, site: str) -> Tensors:
-        if site in self._labelled:
+    def payload(self, phase: Phase, site: str) -> Tensors:
+        if phase != TRAIN or site in self._labelled:
             return prefixed("net", self.weights)
         if not self._models:
-            models = self._candidates()
+            models = self._best_models()
             order = ["global", *(f"personal.{site}" for site in self.sites)]
             for m, name in enumerate(order):
                 self._models |= prefixed(f"model/{m}", models[name])
         return prefixed("net", self.weights) | self._models
 
-    def final_payload(self, site: str) -> Tensors:
-        return prefixed("net", self.weights)
-
-    def merge(self, site: str, update: Tensors, n_images: int) -> None:
-        super().merge(site, update, n_images)
+    def accept(self, phase: Phase, site: str, tensors: Tensors, weight: float = 0) -> None:
+        super().accept(phase, site, tensors, weight)
         self._answered.add(site)
 
-    def close(self) -> None:
-        super().close()
-        self._labelled, self._answered = self._answered, set()
-        self._models = {}
-
-    def release(self) -> None:
-        super().release()
-        self._models = {}
+    def close(self, phase: Phase, reports: Mapping[str, Report] | None = None) -> dict[str, str]:
+        if phase == TRAIN:
+            self._labelled, self._answered = self._answered, set()
+            self._models = {}
+        return super().close(phase, reports)

@@ -9,17 +9,20 @@ steps run away and averaging them hardly helps: kept because the paper says it. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+from fedsm.core.state import subtract
 from fedsm.core.tensors import Batch, Tensors
 from fedsm.nets import build_selector
 from fedsm.selectors.network import check_outputs
-from fedsm.tracks.fedavg import AveragedServer, initial_weights
-from fedsm.tracks.segmentation import NetworkClient
+from fedsm.tracks.base import TRAIN, ClientTrack, Phase, Report, ServerTrack
+from fedsm.tracks.learner import Learner
+from fedsm.tracks.shared_network import SharedNetwork, initial_weights
 
 
 def output_entries(build: Callable[[], nn.Module]) -> set[str]:
@@ -35,49 +38,94 @@ def _with_rows(old: torch.Tensor, fresh: torch.Tensor) -> torch.Tensor:
     return torch.cat([old, fresh[len(old) :]]) if old.shape != fresh.shape else old
 
 
-class SelectorClient(NetworkClient):
+class SelectorClient(ClientTrack):
     """A VGG-11 that learns to answer with the site's own index."""
 
-    first = 0  # the output of the first site
+    output_offset: ClassVar[int] = 0  # the output of the first site
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        net = build_selector(self.settings.task, self.output_offset + self.site.n_sites)
+        self.learner = Learner(net, self.settings.selector_lr, self.site.device, self.settings.amp)
+        self._received: Tensors = {}
+
+    @property
+    def net(self) -> nn.Module:
+        """The selector."""
+        return self.learner.net
+
+    def receive(self, phase: Phase, payload: Tensors) -> None:
+        self._received = payload
+        self.net.load_state_dict(payload)
+
+    def loss(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
+        """Loss of a batch: cross entropy against the site's index."""
+        logits = self.learner.forward(images)
+        return functional.cross_entropy(logits, torch.full((len(logits),), self.site.index, device=logits.device))
+
+    @torch.no_grad()
+    def validate(self, phase: Phase, batches: Iterable[Batch]) -> Report:
+        """How often the selector names this site."""
+        self.net.eval()
+        found = [(self.learner.forward(x).argmax(dim=1) == self.site.index).float().cpu() for x, _ in batches]
+        hits = torch.cat(found)
+        return {"score": hits.mean().item(), "images": len(hits)}
+
+    def step(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None = None) -> float | None:
+        self.net.train()
+        return self.learner.descend(self.loss(images, labels, rows))
+
+    def send(self, phase: Phase, training_images: Iterable[Batch] = ()) -> Tensors:
+        return subtract(self.net.state_dict(), self._received) if phase == TRAIN else {}
+
+    def state(self) -> Tensors:
+        return self.learner.moments()
 
     def load_state(self, state: Tensors) -> None:
         """Where sites have joined or left since, the last layer has other rows: its moments start again."""
         shapes = [p.shape for p in self.net.parameters()]
         fits = {i: state.get(f"{i}.exp_avg", torch.zeros(shape)).shape == shape for i, shape in enumerate(shapes)}
-        super().load_state({key: v for key, v in state.items() if fits.get(int(key.partition(".")[0]), False)})
+        self.learner.load_moments({k: v for k, v in state.items() if fits.get(int(k.partition(".")[0]), False)})
+
+
+class SelectorServer(ServerTrack):
+    """FedAvg of the selectors. Sites that did not answer a round take no part; with no answer the model stays."""
+
+    output_offset: ClassVar[int] = 0  # the output of the first site
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        self.network = SharedNetwork(initial_weights(self.build, self.settings.seed))
 
     @property
-    def lr(self) -> float:
-        return self.settings.selector_lr
+    def weights(self) -> Tensors:
+        """The selector."""
+        return self.network.weights
 
     def build(self) -> nn.Module:
-        return build_selector(self.settings.task, self.first + self.n_sites)
+        """The selector as it is before round 1."""
+        return build_selector(self.settings.task, self.output_offset + len(self.sites))
 
-    def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        return functional.cross_entropy(logits, torch.full((len(logits),), self.index, device=logits.device))
+    def payload(self, phase: Phase, site: str) -> Tensors:
+        return self.weights
 
-    @torch.no_grad()
-    def validate(self, batches: Iterable[Batch]) -> dict:
-        self.net.eval()
-        hits = torch.cat([(self.forward(x).argmax(dim=1) == self.index).float().cpu() for x, _ in batches])
-        return {"score": hits.mean().item(), "images": len(hits)}
+    def expects(self, phase: Phase) -> Tensors:
+        return self.weights if phase == TRAIN else {}
 
+    def accept(self, phase: Phase, site: str, tensors: Tensors, weight: float = 0) -> None:
+        self.network.add(tensors, weight, self.sites.index(site))
 
-class SelectorFedAvgServer(AveragedServer):
-    """FedAvg of the selectors; what partial participation does is said at `AveragedServer`."""
+    def close(self, phase: Phase, reports: Mapping[str, Report] | None = None) -> dict[str, str]:
+        if phase == TRAIN:
+            self.network.close(everybody=self.network.answers == len(self.sites))
+        return {}
 
-    first = 0  # the output of the first site
-
-    def build(self) -> nn.Module:
-        return build_selector(self.settings.task, self.first + len(self.sites))
-
-    def _empty(self, n_sites: int) -> nn.Module:
-        with torch.device("meta"):
-            return build_selector(self.settings.task, self.first + n_sites)
+    def files(self) -> dict[str, Tensors]:
+        return {self.name: self.weights}
 
     def load_files(self, files: dict[str, Tensors]) -> None:
         check_outputs(self._empty(len(self.sites)), files[self.name])
-        super().load_files(files)
+        self.network = SharedNetwork(files[self.name])
 
     def join(self, files: dict[str, Tensors], new: list[str]) -> list[str]:
         """The network grows an output for each new site, with first weights from the seed; the others stay."""
@@ -98,5 +146,9 @@ class SelectorFedAvgServer(AveragedServer):
         """An entry of the network's, or a moment of it, without a site's output, if it is of the last layer."""
         if key not in output_entries(self.build):
             return value
-        row = self.first + self.sites.index(site)
+        row = self.output_offset + self.sites.index(site)
         return torch.cat([value[:row], value[row + 1 :]])
+
+    def _empty(self, n_sites: int) -> nn.Module:
+        with torch.device("meta"):
+            return build_selector(self.settings.task, self.output_offset + n_sites)

@@ -11,11 +11,16 @@ the square of a site's size.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 import torch
 
-from fedsm.core.state import RunningMean, copy
-from fedsm.core.tensors import Tensors
-from fedsm.tracks.selector_fedavg import SelectorClient, SelectorFedAvgServer
+from fedsm.core.state import copy
+from fedsm.core.tensors import Batch, Tensors
+from fedsm.tracks.base import TRAIN, Phase, Report
+from fedsm.tracks.selector_fedavg import SelectorClient, SelectorServer
+from fedsm.tracks.shared_network import SharedNetwork
 
 
 class SelectorGradientClient(SelectorClient):
@@ -24,40 +29,41 @@ class SelectorGradientClient(SelectorClient):
     Nothing is held twice: the paper's selector has half a gigabyte of weights.
     """
 
-    keeps_moments = False
-
-    def receive(self, payload: Tensors) -> None:
+    def receive(self, phase: Phase, payload: Tensors) -> None:
         self.net.load_state_dict(payload)
 
-    def begin(self, n_images: int) -> None:
+    def begin(self, n_images: int, training_images: Iterable[Batch] = ()) -> None:
         self._n_images = n_images
         self.net.zero_grad(set_to_none=True)
 
-    def step(self, images: torch.Tensor, labels: torch.Tensor) -> float:
+    def step(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None = None) -> float | None:
         self.net.train()
-        loss = self.loss(self.forward(images), labels)
-        (loss * (len(images) / self._n_images)).backward()
+        loss = self.loss(images, labels, rows)
+        (loss * (len(images) / self._n_images)).backward()  # type: ignore[no-untyped-call]
         return loss.item()
 
-    def update(self) -> Tensors:
-        gradient = {k: p.grad.detach().cpu() for k, p in self.net.named_parameters()}
+    def send(self, phase: Phase, training_images: Iterable[Batch] = ()) -> Tensors:
+        if phase != TRAIN:
+            return {}
+        gradient = {k: p.grad.detach().cpu() for k, p in self.net.named_parameters() if p.grad is not None}
         self.net.zero_grad(set_to_none=True)
         return gradient
 
     def state(self) -> Tensors:
+        """Nothing is kept at the site: Adam lives at the server."""
         return {}
 
     def load_state(self, state: Tensors) -> None:
-        """Nothing is kept at the site: Adam lives at the server."""
+        """See `state`."""
 
 
-class SelectorGradientServer(SelectorFedAvgServer):
+class SelectorGradientServer(SelectorServer):
     """Adam over the mean gradient.
 
     Sites that did not answer take no part in that round's gradient; with no answer at all no step is taken.
     """
 
-    def __init__(self, *args):
+    def __init__(self, *args: Any):
         super().__init__(*args)
         self._bind(self.weights)
 
@@ -68,18 +74,18 @@ class SelectorGradientServer(SelectorFedAvgServer):
             # By the parameter's name: a file does not keep the order in which tensors were written.
             entry = {name: moments[f"{key}/{name}"] for name in ("step", "exp_avg", "exp_avg_sq")} if moments else {}
             self._adam.state[parameter] = entry
-        self.weights = {k: p.detach() for k, p in self._parameters.items()}
+        self.network = SharedNetwork({k: p.detach() for k, p in self._parameters.items()})
 
-    def close(self) -> None:
-        if self._mean.count:
-            gradient = self._mean.take()
-            if self._mean.count < len(self.sites):  # a slow download may still read the old tensors
+    def close(self, phase: Phase, reports: Mapping[str, Report] | None = None) -> dict[str, str]:
+        if phase == TRAIN and (answers := self.network.answers):
+            gradient = self.network.take_mean()
+            if answers < len(self.sites):  # a slow download may still read the old tensors
                 self._bind(copy(self.weights), self._moments())
             for key, parameter in self._parameters.items():
                 parameter.grad = gradient[key]
             self._adam.step()
             self._adam.zero_grad(set_to_none=True)
-        self._mean = RunningMean(self.weights)
+        return {}
 
     def _moments(self) -> Tensors:
         return {
@@ -109,11 +115,6 @@ class SelectorGradientServer(SelectorFedAvgServer):
             key: value if key.endswith("/step") else self.without_output(key.rpartition("/")[0], value, site)
             for key, value in moments.items()
         }
-
-    def release(self) -> None:
-        super().release()
-        self._parameters = {}
-        del self._adam
 
 
 def _grown(key: str, moment: torch.Tensor, weights: Tensors) -> torch.Tensor:

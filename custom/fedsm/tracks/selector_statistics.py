@@ -22,7 +22,8 @@ model holds the best round; the encoder that the sums belong to is kept with the
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 
@@ -48,7 +49,8 @@ from fedsm.selectors.network_features import encoder_weights
 from fedsm.selectors.possible_sums import sums_problem
 from fedsm.selectors.private_sums import PrivateSums
 from fedsm.selectors.releases import SumsKey, exact_sums
-from fedsm.tracks.base import ClientTrack, ServerTrack, SilentServer
+from fedsm.tracks.base import DELIVER, REGISTER, TRAIN, ClientTrack, Phase, Report, ServerTrack
+from fedsm.tracks.segmentation import SegmentationClient
 
 SHRINKAGES = (0.02, 0.05, 0.1)
 # The safest of those: the encoder gives more numbers than there are images. With a trained U-Net on the nuclei data
@@ -71,47 +73,43 @@ class StatisticsClient(ClientTrack):
 
     sums = True
 
-    def __init__(self, *args):
+    def __init__(self, *args: Any):
         super().__init__(*args)
-        self._descriptor = self.options["descriptor"]
+        self._descriptor: str = self.options["descriptor"]
         self._payload: Tensors = {}
-        self._delivery: Tensors = {}
-        self._release: Callable = lambda rows, channels, key: exact_sums(rows)
-
-    def protect(self, release: Callable) -> None:
-        if isinstance(release, PrivateSums) and self._descriptor != IMAGE:
+        if isinstance(self.site.release, PrivateSums) and self._descriptor != IMAGE:
             message = f"the site's statistics_privacy works with the descriptor {IMAGE!r}, not {self._descriptor!r}"
             raise UserError(f"{message}: ask for another job, or take it out of fedsm_site.yaml", public=message)
-        self._release = release
 
-    def link(self, tracks: dict[str, ClientTrack]) -> None:
-        self._global = tracks.get("global")
-
-    def register(self, batches: Iterable[Batch]) -> Tensors:
-        return {} if self._descriptor == ENCODER else self._sums(batches, {})
-
-    def survey(self, batches: Iterable[Batch]) -> None:
-        if self._descriptor == ENCODER:
-            self._delivery = self._sums(batches, encoder_weights(self.settings.task, self._global.received))
-
-    def deliver(self) -> Tensors:
-        return self._delivery
+    def send(self, phase: Phase, training_images: Iterable[Batch] = ()) -> Tensors:
+        """The sums, before round 1; those of the encoder after the last round, when its final weights are there."""
+        if phase == REGISTER and self._descriptor != ENCODER:
+            return self._sums(training_images, {})
+        if phase == DELIVER and self._descriptor == ENCODER:
+            track = self.site.tracks["global"]
+            assert isinstance(track, SegmentationClient)  # `StatisticsServer.check` holds it
+            return self._sums(training_images, encoder_weights(self.settings.task, track.received))
+        return {}
 
     def _sums(self, batches: Iterable[Batch], encoder: Tensors) -> Tensors:
         describe = build_descriptor(self._descriptor, self.settings, encoder)
         key = SumsKey(descriptor_values(self._descriptor, self.settings), encoder)
         rows = torch.cat([describe(images) for images in key.see(images for images, _ in batches)])
-        return self._release(rows, self.settings.task.channels, key.hexdigest())
+        if self.site.release is None:
+            return exact_sums(rows)
+        return self.site.release(rows, self.settings.task.channels, key.hexdigest())
 
-    def receive(self, payload: Tensors) -> None:
+    def receive(self, phase: Phase, payload: Tensors) -> None:
         self._payload = payload
 
-    def validate(self, batches: Iterable[Batch]) -> dict:
+    def validate(self, phase: Phase, batches: Iterable[Batch]) -> Report:
         """Accuracy for each shrinkage, after the last round; during training there is nothing to score."""
         if not self._payload or self._descriptor == ENCODER:
             return {}
         selectors = [
-            StatisticsSelector(self.settings, self.n_sites, self._payload | {"shrinkage": torch.tensor(a)}, self.device)
+            StatisticsSelector(
+                self.settings, self.site.n_sites, self._payload | {"shrinkage": torch.tensor(a)}, self.site.device
+            )
             for a in SHRINKAGES
         ]
         hits = [0] * len(selectors)
@@ -120,12 +118,12 @@ class StatisticsClient(ClientTrack):
             images += len(x)
             rows = selectors[0].describe(x)
             for i, selector in enumerate(selectors):
-                hits[i] += int((selector.distances_of(rows).argmin(1) == self.index).sum())
+                hits[i] += int((selector.distances_of(rows).argmin(1) == self.site.index).sum())
         accuracies = [h / images for h in hits]
         return {"score": max(accuracies), "images": images, "accuracies": accuracies}
 
 
-class StatisticsServer(SilentServer):
+class StatisticsServer(ServerTrack):
     """Holds every site's sums; forms the classes when they are asked for.
 
     A site that has sent its sums keeps its class whether or not it answers later rounds. Nothing travels during
@@ -133,96 +131,93 @@ class StatisticsServer(SilentServer):
     descriptor `encoder` that is every site that is gone after the last round.
     """
 
-    def __init__(self, *args):
+    sums = True
+
+    def __init__(self, *args: Any):
         super().__init__(*args)
         self._sums: dict[str, Tensors] = {}
         self._descriptor = self.options["descriptor"]
         self._template = sums_template(length_of(self._descriptor, self.settings))
-        self._late = self._descriptor == ENCODER
+        self._phase = DELIVER if self._descriptor == ENCODER else REGISTER  # when the sums come
+        final = self._phase == DELIVER
         channels = self.settings.task.channels
-        self._range = None if self._late else image_range(channels)
-        self._scale = torch.zeros(0, dtype=torch.float64) if self._late else image_scale(channels)[1]
+        self._range = None if final else image_range(channels)
+        self._scale = torch.zeros(0, dtype=torch.float64) if final else image_scale(channels)[1]
         self._weighed: tuple[dict[str, float], dict[str, str]] | None = None
-        self.shrinkage = ENCODER_SHRINKAGE if self._late else SHRINKAGES[0]
+        self.shrinkage = ENCODER_SHRINKAGE if final else SHRINKAGES[0]
 
     @classmethod
-    def check(cls, settings: JobSettings, options: dict, n_sites: float) -> None:
+    def check(cls, settings: JobSettings, options: Mapping[str, Any], n_sites: float) -> None:
         if options["descriptor"] == ENCODER and "global" not in settings.tracks:
             raise UserError(_NEEDS_GLOBAL)
 
-    def link(self, tracks: dict[str, ServerTrack]) -> None:
-        self._global = tracks.get("global")
-
-    def close(self) -> None:
-        """What an encoder of an earlier round saw is old now, and will be handed over again."""
-        if self._late:
-            self._sums, self._weighed = {}, None
-
-    def registration_template(self) -> Tensors:
-        return {} if self._late else self._template
-
-    def delivery_template(self) -> Tensors:
-        return self._template if self._late else {}
-
-    def registration_problem(self, tensors: Tensors, images: dict[str, int]) -> str | None:
-        if tensors["n"].item() != images["train"]:
-            return f"statistics of {tensors['n'].item():g} images, but {images['train']} training images"
-        return sums_problem(tensors, self._range)
-
-    def report_problem(self, report: dict) -> str | None:
-        values = report.get("accuracies")
-        if not isinstance(values, list) or len(values) != len(SHRINKAGES) or not all(map(is_fraction, values)):
-            return "accuracies are malformed"
-        return None
-
-    def register(self, site: str, tensors: Tensors) -> None:
-        self._sums[site] = {k: v.double() for k, v in tensors.items()}
-        self._weighed = None
-
-    def delivery_problem(self, tensors: Tensors, images: dict[str, int]) -> str | None:
-        return self.registration_problem(tensors, images)
-
-    def deliver(self, site: str, tensors: Tensors) -> None:
-        if tensors["n"].item() < 1:
-            log.warning("site %r: statistics of %g images; it has no class", site, tensors["n"].item())
-            return
-        self.register(site, tensors)
-
-    def final_payload(self, site: str) -> Tensors:
-        if not self._sums:
+    def payload(self, phase: Phase, site: str) -> Tensors:
+        """The classes, after the last round, for the sites to choose the shrinkage with."""
+        if phase != DELIVER or not self._sums:
             return {}
-        encoder = encoder_weights(self.settings.task, self._global.final_payload(site)) if self._late else {}
+        final = self._phase == DELIVER
+        encoder = encoder_weights(self.settings.task, self.tracks["global"].payload(DELIVER, site)) if final else {}
         scalars = {
             "shrinkage": torch.tensor(self.shrinkage, dtype=torch.float64),
             "descriptor": torch.tensor(DESCRIPTORS.index(self._descriptor)),
         }
         return classes_of(self._sums, self.sites, self._weights()[0]) | scalars | prefixed("encoder", encoder)
 
-    def warnings(self) -> dict[str, str]:
-        return self._weights()[1]
+    def expects(self, phase: Phase) -> Tensors:
+        return self._template if phase == self._phase else {}
+
+    def problem(self, phase: Phase, tensors: Tensors, images: Mapping[str, int], report: Report) -> str | None:
+        if tensors and tensors["n"].item() != images["train"]:
+            return f"statistics of {tensors['n'].item():g} images, but {images['train']} training images"
+        if tensors and (reason := sums_problem(tensors, self._range)):
+            return reason
+        values = report.get("accuracies")
+        if report and (
+            not isinstance(values, list) or len(values) != len(SHRINKAGES) or not all(map(is_fraction, values))
+        ):
+            return "accuracies are malformed"
+        return None
+
+    def accept(self, phase: Phase, site: str, tensors: Tensors, weight: float = 0) -> None:
+        if tensors["n"].item() < 1:
+            log.warning("site %r: statistics of %g images; it has no class", site, tensors["n"].item())
+            return
+        self._sums[site] = {k: v.double() for k, v in tensors.items()}
+        self._weighed = None
+
+    def close(self, phase: Phase, reports: Mapping[str, Report] | None = None) -> dict[str, str]:
+        """In a round: what an encoder of an earlier round saw is old now, and will be handed over again.
+
+        After the last: takes the shrinkage with the best validation accuracy over the sites; the smallest of equals.
+        Each site's accuracies against their own mean, then the trimmed mean over sites: one of four or more sites
+        cannot decide.
+        """
+        if phase == TRAIN:
+            if self._phase == DELIVER:
+                self._sums, self._weighed = {}, None
+            return {}
+        curves = [report["accuracies"] for report in (reports or {}).values() if report]
+        if curves:
+            gains = [[accuracy - sum(curve) / len(curve) for accuracy in curve] for curve in curves]
+            means = [round(trimmed_mean([g[i] for g in gains]), 12) for i in range(len(SHRINKAGES))]
+            self.shrinkage = SHRINKAGES[means.index(max(means))]
+        return self._weights()[1] if self._sums else {}
 
     def _weights(self) -> tuple[dict[str, float], dict[str, str]]:
         """What each site weighs in the covariance, and why some weigh less; computed once for the sums that are there.
 
-        For a large encoder that takes seconds, and the classes are asked for once a site.
+        For a large encoder that takes seconds, and the classes are asked for once for each site.
         """
         if self._weighed is None:
             self._weighed = covariance_weights(self._sums, self.settings.max_share, self._scale)
         return self._weighed
 
-    def close_validation(self, reports: dict[str, dict]) -> None:
-        """Takes the shrinkage with the best validation accuracy over the sites; the smallest of equals.
+    def models(self) -> dict[str, list[str]]:
+        """None: the classes are the same in every round."""
+        return {}
 
-        Each site's accuracies against their own mean, then the trimmed mean over sites: one of four or more sites
-        cannot decide.
-        """
-        curves = [r["accuracies"] for r in reports.values() if r]
-        if curves:
-            gains = [[accuracy - sum(curve) / len(curve) for accuracy in curve] for curve in curves]
-            means = [round(trimmed_mean([g[i] for g in gains]), 12) for i in range(len(SHRINKAGES))]
-            self.shrinkage = SHRINKAGES[means.index(max(means))]
-
-    def models(self) -> list[str]:
+    def join(self, files: dict[str, Tensors], new: list[str]) -> list[str]:
+        """A new site sends its sums when it registers."""
         return []
 
     def files(self) -> dict[str, Tensors]:

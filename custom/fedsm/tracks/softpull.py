@@ -8,7 +8,8 @@ Xu et al., CVPR 2022, eq. 10 and Algorithm 1, line 16. lam = 1/K is plain averag
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 
@@ -17,8 +18,8 @@ from fedsm.core.settings import JobSettings
 from fedsm.core.state import add_, copy
 from fedsm.core.tensors import Tensors
 from fedsm.nets import build_unet
-from fedsm.tracks.base import ServerTrack
-from fedsm.tracks.fedavg import initial_weights
+from fedsm.tracks.base import TRAIN, Phase, Report, ServerTrack
+from fedsm.tracks.shared_network import initial_weights
 
 _BLOCK = 128 * 1024  # entries pulled at a time
 
@@ -89,7 +90,7 @@ class SoftPullServer(ServerTrack):
     pull.
     """
 
-    def __init__(self, *args):
+    def __init__(self, *args: Any):
         super().__init__(*args)
         self.lam = self.options.get("lam", self.settings.task.lam)
         first = initial_weights(lambda: build_unet(self.settings.task), self.settings.seed)
@@ -97,25 +98,27 @@ class SoftPullServer(ServerTrack):
         self._answered: set[str] = set()
 
     @classmethod
-    def check(cls, settings: JobSettings, options: dict, n_sites: float) -> None:
+    def check(cls, settings: JobSettings, options: Mapping[str, Any], n_sites: float) -> None:
         unknown = [name for name in options if name != "lam"]
         if unknown:
             raise UserError(f"softpull takes no option {unknown[0]!r}; known: lam")
         check_lam(options.get("lam", settings.task.lam), n_sites)
 
-    def payload(self, site: str) -> Tensors:
+    def payload(self, phase: Phase, site: str) -> Tensors:
         return self.weights[site]
 
-    def template(self) -> Tensors:
-        return self.weights[self.sites[0]]
+    def expects(self, phase: Phase) -> Tensors:
+        return self.weights[self.sites[0]] if phase == TRAIN else {}
 
-    def merge(self, site: str, update: Tensors, n_images: int) -> None:
-        add_(self.weights[site], update)
+    def accept(self, phase: Phase, site: str, tensors: Tensors, weight: float = 0) -> None:
+        add_(self.weights[site], tensors)
         self._answered.add(site)
 
-    def close(self) -> None:
-        soft_pull_([self.weights[s] for s in self.sites if s in self._answered], self.lam)
-        self._answered = set()
+    def close(self, phase: Phase, reports: Mapping[str, Report] | None = None) -> dict[str, str]:
+        if phase == TRAIN:
+            soft_pull_([self.weights[s] for s in self.sites if s in self._answered], self.lam)
+            self._answered = set()
+        return {}
 
     def files(self) -> dict[str, Tensors]:
         return {f"{self.name}.{site}": w for site, w in self.weights.items()}
@@ -134,12 +137,10 @@ class SoftPullServer(ServerTrack):
     def leave(self, files: dict[str, Tensors], site: str) -> None:
         del files[f"{self.name}.{site}"]
 
-    def models(self) -> list[str]:
-        return [f"{self.name}.{site}" for site in self.sites]
+    def leave_model(self, model: Tensors, files: dict[str, Tensors], site: str) -> Tensors:
+        """The other sites' models stay as they are."""
+        return model
 
-    def judges(self, model: str) -> list[str]:
-        """A personal model is judged by its own site alone."""
-        return [model.removeprefix(f"{self.name}.")]
-
-    def release(self) -> None:
-        self.weights = {}
+    def models(self) -> dict[str, list[str]]:
+        """A personal model is scored by its own site alone."""
+        return {f"{self.name}.{site}": [site] for site in self.sites}

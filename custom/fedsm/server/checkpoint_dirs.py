@@ -26,7 +26,7 @@ RUNS = "fedsm_runs"
 _EARLIER_JOBS = "job:"
 
 
-def place_of(root: Path, run_folder: Path, job_id: str, submitter: Submitter | None) -> Path:
+def checkpoint_dir(root: Path, run_folder: Path, job_id: str, submitter: Submitter | None) -> Path:
     """The folder for a job's checkpoints; made if it is not there.
 
     Args:
@@ -89,7 +89,7 @@ def hand_over(place: Path, run_folder: Path) -> None:
             shutil.copyfile(path, target)
 
 
-def leave(earlier: Path, place: Path, root: Path, submitter: Submitter | None) -> None:
+def remove_earlier(earlier: Path, place: Path, root: Path, submitter: Submitter | None) -> None:
     """Removes the folder of an earlier job of the same user, once this one has taken over its checkpoint."""
     old = earlier.parent
     ours = submitter is not None and old.parent == root / RUNS and old != place

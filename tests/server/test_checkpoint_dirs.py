@@ -5,15 +5,15 @@ import pytest
 from fedsm.core.errors import UserError
 from fedsm.core.task_names import SIMULATED_JOB
 from fedsm.server.checkpoint import FOLDER
+from fedsm.server.checkpoint_dirs import RUNS, checkpoint_dir, checkpoints_of, hand_over, remove_earlier
 from fedsm.server.owner import Submitter
-from fedsm.server.place import RUNS, checkpoints_of, hand_over, leave, place_of
 
 LEAD = Submitter("lead@a.org", "a", "lead")
 
 
 def keep(root, job_id: str):
     """The place of a job with one checkpoint."""
-    place = place_of(root, root / job_id, job_id, LEAD)
+    place = checkpoint_dir(root, root / job_id, job_id, LEAD)
     (place / FOLDER / "weights").mkdir(parents=True)
     (place / FOLDER / "round_000001.json").write_text(job_id)
     (place / FOLDER / "weights" / "w.safetensors").write_text("tensors")
@@ -21,13 +21,13 @@ def keep(root, job_id: str):
 
 
 def test_the_simulator_keeps_them_in_the_jobs_folder(tmp_path):
-    assert place_of(tmp_path, tmp_path / "run", SIMULATED_JOB, None) == tmp_path / "run"
+    assert checkpoint_dir(tmp_path, tmp_path / "run", SIMULATED_JOB, None) == tmp_path / "run"
     hand_over(tmp_path / "run", tmp_path / "run")  # nothing to do
 
 
 def test_the_newest_job_that_left_a_checkpoint_is_gone_on_from(tmp_path):
     keep(tmp_path, "job-1")
-    place_of(tmp_path, tmp_path / "job-2", "job-2", LEAD)  # it never came to a checkpoint
+    checkpoint_dir(tmp_path, tmp_path / "job-2", "job-2", LEAD)  # it never came to a checkpoint
     assert checkpoints_of("job:job-2,job-1", tmp_path, LEAD) == tmp_path / RUNS / "job-1" / FOLDER
     assert checkpoints_of("/some/folder", tmp_path, None).as_posix() == "/some/folder"
     with pytest.raises(UserError, match="no checkpoint of job job-3"):
@@ -48,14 +48,14 @@ def test_what_is_kept_is_handed_over_again_and_again(tmp_path):
 
 
 def test_an_earlier_job_is_left_only_when_all_is_taken_over(tmp_path):
-    old, new = keep(tmp_path, "job-1"), place_of(tmp_path, tmp_path / "job-2", "job-2", LEAD)
-    leave(old / FOLDER, new, tmp_path, LEAD)
+    old, new = keep(tmp_path, "job-1"), checkpoint_dir(tmp_path, tmp_path / "job-2", "job-2", LEAD)
+    remove_earlier(old / FOLDER, new, tmp_path, LEAD)
     assert old.exists(), "the new one has no checkpoint yet"
     (new / FOLDER).mkdir()
     (new / FOLDER / "round_000001.json").touch()
-    leave(old / FOLDER, new, tmp_path, LEAD)
+    remove_earlier(old / FOLDER, new, tmp_path, LEAD)
     assert not old.exists()
     elsewhere = tmp_path / "elsewhere" / FOLDER
     elsewhere.mkdir(parents=True)
-    leave(elsewhere, new, tmp_path, LEAD)
+    remove_earlier(elsewhere, new, tmp_path, LEAD)
     assert elsewhere.exists(), "what is not kept by us is not ours to remove"

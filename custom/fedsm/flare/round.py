@@ -1,0 +1,97 @@
+"""One round, from its opening to its checkpoint. Read `Round.play` from top to bottom.
+
+What happens at a site is `SiteTrainer.train` (client/site_trainer.py); what a track does with an update, and what it
+makes of all of them, is in its own file (tracks/).
+"""
+
+from __future__ import annotations
+
+import time
+
+from nvflare.fuel.utils.memory_utils import cleanup_memory
+
+from fedsm.flare import exchange
+from fedsm.flare.curves import send_losses, send_validation
+from fedsm.flare.run import Run
+from fedsm.flare.settle import settle
+from fedsm.flare.task import TaskResults, TaskSpec
+from fedsm.tracks import playing
+from fedsm.tracks.base import TRAIN
+
+
+class Round:
+    """One round of a run.
+
+    Args:
+        run: the run; its `last_round` is the one before.
+        number: the round's number, from 1.
+    """
+
+    def __init__(self, run: Run, number: int):
+        self._run = run
+        self._number = number
+        self._names = playing(run.tracks, number)
+
+    def play(self) -> None:
+        """Plays the round. If the job is stopped meanwhile, it leaves the run as it was before the round."""
+        run = self._run
+        # 1. Sites that could not register before are asked again; they are not waited for.
+        if newcomers := [site for site in run.here if site not in run.aggregator.registry.images]:
+            run.register(newcomers, needed=0)
+
+        # 2. Tracks that were trained until now and are not any more end here (FedSM-extra).
+        before = playing(run.tracks, self._number - 1)
+        if self._number > 1 and self._names != before:
+            settle(run, self._number - 1, before)
+
+        # 3. Every site gets its own models and trains; good answers are merged as they arrive, the others refused.
+        started = time.monotonic()
+        for name in self._names:
+            run.tracks[name].open(run.best_models)
+        results = run.run_task(self._task())
+        if run.stopped:
+            return
+
+        # 4. What the sites said of the models that they received belongs to the round that made them.
+        run.record.add_validation(self._number - 1, run.tracks, results.reports())
+
+        # 5. The merged updates become the next models: FedAvg, SoftPull, ... of each track.
+        run.aggregator.aggregate(run.fl_ctx)
+        run.last_round = self._number
+
+        # 6. The record and the checkpoint: from here on the round is not lost.
+        row = self._record(results, time.monotonic() - started)
+        run.checkpoint()
+        self._announce(row)
+        cleanup_memory()
+
+    def _task(self) -> TaskSpec:
+        run, names = self._run, self._names
+        return TaskSpec(
+            f"round {self._number}", exchange.TRAIN, self._number, run.registered_here(), run.job.min_sites, names,
+            payload=lambda site: {name: run.tracks[name].payload(TRAIN, site) for name in names},
+        )  # fmt: skip
+
+    def _record(self, results: TaskResults, seconds: float) -> dict:
+        """Notes who answered, what travelled and what was merged; returns the round's row of the history."""
+        run = self._run
+        others = {s: run.unregistered.get(s, "not registered") if s in run.here else "absent" for s in run.sites}
+        missing = {s: r for s, r in (others | results.missing).items() if s not in results.accepted}
+        row = run.record.add_round(self._number, results.accepted, missing, seconds, results.attempts)
+        run.record.add_bytes(results.down, results.up)
+        shares = run.aggregator.registry.shares()
+        run.accepted_log.add(self._number, {site: shares[site] for site in results.accepted}, results.norms)
+        return row
+
+    def _announce(self, row: dict) -> None:
+        """One log line for each site, one progress line, and the curves of what is complete: the round before."""
+        run, number = self._run, self._number
+        for site in row["answered"]:
+            losses = " ".join(f"loss_{t}={by[site]:.4f}" for t, by in row["loss"].items() if site in by)
+            run.log_info(f"fedsm round={number} site={site} accepted {losses}")
+        entering = run.record.history[number - 2].get("score", {}) if number > 1 else {}
+        told = {key: row[key] for key in ("round", "seconds", "answered", "missing", "attempts")}
+        run.progress.tell("round", score=entering, **told)
+        send_losses(run.controller, row, run.fl_ctx)
+        if number > 1:
+            send_validation(run.controller, run.record.history[number - 2], run.fl_ctx)

@@ -1,0 +1,64 @@
+"""A task for the sites, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from fedsm.core.tensors import Tensors
+
+
+@dataclass
+class TaskSpec:
+    """What the sites are asked to do.
+
+    Attributes:
+        what: names it in messages.
+        task: the task's name.
+        number: the round.
+        sites: who is asked, in index order.
+        needed: good answers without which the job cannot go on.
+        tracks: the tracks that take part; None: all.
+        payload: site -> what goes down to it, by track.
+        meta_problem: says what else is wrong with a site's meta, or None.
+        timeout: seconds; None: the job's `round_timeout`.
+    """
+
+    what: str
+    task: str
+    number: int
+    sites: list[str] = field(default_factory=list)
+    needed: int = 0
+    tracks: list[str] | None = None
+    payload: Callable[[str], dict[str, Tensors]] = lambda site: {}
+    meta_problem: Callable[[str, dict], str | None] = lambda site, meta: None
+    timeout: float | None = None
+
+
+@dataclass
+class TaskResults:
+    """What came of a task.
+
+    Attributes:
+        accepted: site -> the good answer's meta, in the order in which they were merged.
+        refused: site -> why its answer was not taken.
+        missing: site -> why there is no good answer: refused or silent.
+        down: site -> bytes sent to it.
+        up: site -> bytes of what it sent.
+        norms: site -> norm group -> norm of what was merged.
+        attempts: how often it was asked.
+        broken: why the models are in no state to go on with; empty: they are.
+    """
+
+    accepted: dict[str, dict] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    down: dict[str, int] = field(default_factory=dict)
+    up: dict[str, int] = field(default_factory=dict)
+    norms: dict[str, dict[str, float]] = field(default_factory=dict)
+    attempts: int = 0
+    broken: str = ""
+
+    def reports(self) -> dict[str, dict]:
+        """Site -> track -> what it says of the model on its validation images."""
+        return {site: meta.get("reports", {}) for site, meta in self.accepted.items()}

@@ -1,0 +1,112 @@
+"""One task for the sites, repeated where too few gave a good answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.impl.controller import Controller
+from nvflare.apis.signal import Signal
+
+from fedsm.core.errors import UserError
+from fedsm.core.settings import JobSettings
+from fedsm.core.tensors import payload_bytes
+from fedsm.flare import exchange
+from fedsm.flare.aggregator import SoftPullAggregator
+from fedsm.flare.dispatch import Dispatcher
+from fedsm.flare.inbox import Inbox
+from fedsm.flare.task import TaskResults, TaskSpec
+from fedsm.server.patience import Patience
+
+RETRY_PAUSE = 5.0  # seconds before sites are asked again: a site that failed at once may need a moment
+GO_ON = "go on from the last checkpoint with `fedsm resume RUN` (in the simulator: `fedsm run --resume --out RUN`)"
+
+
+class TaskRunner:
+    """Sends tasks to the sites and lets the aggregator judge the answers.
+
+    Args:
+        controller: in whose name tasks are sent.
+        aggregator: checks and merges.
+        job: the job's settings.
+        common_meta: spec -> the meta of the task, the same for every site.
+        fl_ctx: the context.
+        abort_signal: ends the waiting.
+    """
+
+    def __init__(
+        self, controller: Controller, aggregator: SoftPullAggregator, job: JobSettings,
+        common_meta: Callable[[TaskSpec], dict], fl_ctx: FLContext, abort_signal: Signal,
+    ):  # fmt: skip
+        self._controller = controller
+        self._aggregator = aggregator
+        self._job = job
+        self._common_meta = common_meta
+        self._fl_ctx = fl_ctx
+        self._abort_signal = abort_signal
+        self._dispatcher = Dispatcher(controller, fl_ctx, abort_signal, Patience(job.absent_wait))
+
+    def run_task(self, spec: TaskSpec) -> TaskResults:
+        """Gives every site its task and waits for the answers.
+
+        With fewer than `needed` good answers, those that gave none are asked again. The good ones are merged already
+        and stay: the round is not closed between attempts, so the models that go down are the same, no update is merged
+        twice and none is thrown away. Whoever was silent has the full time again, because the job cannot go on without.
+
+        Raises:
+            UserError: too few good answers after all attempts.
+        """
+        results = self._aggregator.begin(spec)
+        retries = self._job.round_retries if spec.needed else 0
+        asked = spec.sites
+        while True:
+            results.attempts += 1
+            silent = self._ask(asked, spec, results)
+            if results.broken:
+                raise UserError(f"{results.broken}; {GO_ON}")
+            results.missing = {s: r for s, r in (results.refused | silent).items() if s not in results.accepted}
+            if self._abort_signal.triggered or len(results.accepted) >= spec.needed:
+                return results
+            if results.attempts > retries:
+                raise UserError(_too_few(spec, results))
+            self._controller.log_warning(
+                self._fl_ctx, f"fedsm {spec.what}: {len(results.accepted)} of {spec.needed} answers, asking again"
+            )
+            self._pause(RETRY_PAUSE)
+            asked = [site for site in spec.sites if site not in results.accepted]
+
+    def _ask(self, sites: list[str], spec: TaskSpec, results: TaskResults) -> dict[str, str]:
+        """One attempt; site -> why it was silent."""
+        payloads = {site: spec.payload(site) for site in sites}
+        for site, payload in payloads.items():
+            results.down[site] = results.down.get(site, 0) + payload_bytes(payload)
+        meta = self._common_meta(spec)
+        compare = self._aggregator.compare if self._aggregator.compares_first else None
+        silent = self._dispatcher.send(
+            spec.task,
+            {site: lambda p=p: exchange.pack(p, dict(meta)) for site, p in payloads.items()},
+            self._job.round_timeout if spec.timeout is None else spec.timeout,
+            Inbox(sites, self._aggregator.accept, compare),
+            lenient=results.attempts > 1,
+        )
+        for site, reason in silent.items():
+            self._controller.log_error(self._fl_ctx, f"fedsm round={spec.number} site={site} missing: {reason}")
+        return silent
+
+    def _pause(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not self._abort_signal.triggered:
+            time.sleep(0.05)
+
+
+def _too_few(spec: TaskSpec, results: TaskResults) -> str:
+    reasons = "; ".join(f"{site}: {reason}" for site, reason in results.missing.items())
+    diverged = any("diverged" in reason for reason in results.missing.values())
+    back = ", or from an earlier one with `--from-round N` if an update that was warned of did harm" if diverged else ""
+    remedy = GO_ON + back if spec.number else "then start the run again"
+    times = f" after {results.attempts} attempts" if results.attempts > 1 else ""
+    return (
+        f"{spec.what}: {len(results.accepted)} of {len(spec.sites)} sites gave a good answer{times},"
+        f" min_sites is {spec.needed} ({reasons}); {remedy}"
+    )

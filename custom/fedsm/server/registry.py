@@ -1,0 +1,53 @@
+"""Who has registered, with how many images, and what that weighs."""
+
+from __future__ import annotations
+
+from fedsm.core.shares import bounded_shares
+from fedsm.server.checks import PARTS
+
+
+class Registry:
+    """The sites that have registered.
+
+    Args:
+        max_share: the most that one site weighs in an average, as a multiple of the median site's training images.
+    """
+
+    def __init__(self, max_share: float):
+        self._max_share = max_share
+        self.images: dict[str, dict[str, int]] = {}  # site -> images of each part, as first told
+        self.privacy: dict[str, dict[str, float]] = {}  # site -> what it says of the privacy of its sums
+
+    def add(self, site: str, meta: dict) -> None:
+        """Takes a registration, after all checks."""
+        self.images[site] = {part: meta["images"][part] for part in PARTS}
+        if "privacy" in meta:
+            self.privacy[site] = dict(meta["privacy"])
+
+    def shares(self) -> dict[str, float]:
+        """What each registered site weighs in averages."""
+        return bounded_shares({site: images["train"] for site, images in self.images.items()}, self._max_share)
+
+    def unusual_counts(self) -> dict[str, str]:
+        """Sites whose image counts are so far from the others' that a person should know, and what that means.
+
+        A share in averages is bounded. Scores over all images are what they say, and one site's word where it has more
+        images than all others together.
+        """
+        found: dict[str, list[str]] = {}
+        for site, share in self.shares().items():
+            count = self.images[site]["train"]
+            if share != count:
+                found.setdefault(site, []).append(
+                    f"registered {count} training images, more than max_share ({self._max_share:g}) times the"
+                    f" median; it weighs as {share:g} in averages"
+                )
+        for part in ("validation", "test") if len(self.images) > 2 else ():
+            total = sum(images[part] for images in self.images.values())
+            for site, images in self.images.items():
+                if 2 * images[part] > total:
+                    found.setdefault(site, []).append(
+                        f"registered {images[part]} {part} images, more than all others together: {part} scores over"
+                        " all images are mostly its own word"
+                    )
+        return {site: "; ".join(reasons) for site, reasons in found.items()}

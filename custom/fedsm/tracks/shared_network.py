@@ -1,0 +1,59 @@
+"""One network for all sites, at the server: the sites' changes are averaged and added."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from fedsm.core.state import RunningMean, copy
+from fedsm.core.tensors import Tensors
+
+_SEEDING = threading.Lock()  # torch has one generator for all threads
+
+
+def initial_weights(build: Callable[[], nn.Module], seed: int) -> Tensors:
+    """Weights of a freshly built network, the same for the same seed, without touching torch's generator."""
+    with _SEEDING, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return copy(build().state_dict())
+
+
+class SharedNetwork:
+    """w <- w + sum_k (n_k / n) (w_k - w), over the sites that answered.
+
+    Equal to averaging the weights, and what privacy filters of a site are made for. With no answer at all the model
+    stays.
+
+    Args:
+        weights: where it starts.
+    """
+
+    def __init__(self, weights: Tensors):
+        self.weights = weights
+        self._mean = RunningMean(weights)
+
+    @property
+    def answers(self) -> int:
+        """How many changes were added in the open round."""
+        return self._mean.count
+
+    def add(self, change: Tensors, weight: float, index: int) -> None:
+        """Adds the change of the site with this index."""
+        self._mean.add(change, weight, index)
+
+    def close(self, everybody: bool) -> None:
+        """Ends a round; `everybody`: all sites answered."""
+        old = self.weights
+        if self._mean.count:
+            self.weights = self._mean.added_to(old)
+        # A site that did not answer may still be downloading the old model: then it is left alone.
+        self._mean = RunningMean(self.weights, spare=old if everybody else None)
+
+    def take_mean(self) -> Tensors:
+        """Ends a round without a new model: the weighted mean of what was added."""
+        mean = self._mean.take()
+        self._mean = RunningMean(self.weights)
+        return mean

@@ -1,0 +1,247 @@
+"""Personal networks that stay at their sites, and are handed over once, after the last round.
+
+What a personalization method needs on the wire differs: Local nothing, Ditto and APFL the global model that comes
+anyway. So the site keeps its personal network on its own disk, validates it each round, remembers the best, and
+delivers that one when training is over: one network up for a whole run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedsm.core.errors import UserError
+from fedsm.core.settings import JobSettings
+from fedsm.core.state import add_, copy, part, prefixed, subtract
+from fedsm.core.tensors import Batch, Tensors
+from fedsm.nets import build_unet
+from fedsm.tracks.base import DELIVER, TRAIN, ClientTrack, Phase, Report, ServerTrack, SiteContext
+from fedsm.tracks.learner import Learner, SegmentationLoss, dice_report
+from fedsm.tracks.segmentation import SegmentationClient
+from fedsm.tracks.shared_network import initial_weights
+
+
+class PersonalNetwork:
+    """A site's own network, and the best that it has been.
+
+    Args:
+        net: the network.
+        lr: Adam's learning rate.
+        settings: the job's settings.
+        site: what the tracks of the site share.
+    """
+
+    def __init__(self, net: nn.Module, lr: float, settings: JobSettings, site: SiteContext):
+        self.learner = Learner(net, lr, site.device, settings.amp)
+        self.best: Tensors = {}
+        self.best_score = -1.0
+
+    @property
+    def net(self) -> nn.Module:
+        """The network."""
+        return self.learner.net
+
+    def validate(self, phase: Phase, batches: Iterable[Batch]) -> Report:
+        """Scores the network and remembers the best. After the last round the best takes its place."""
+        report = dice_report(self.net, self.learner.forward, batches)
+        if report["score"] > self.best_score:
+            self.best, self.best_score = copy(self.net.state_dict()), report["score"]
+        if phase == DELIVER:
+            self.net.load_state_dict(self.best)
+            report["score"] = self.best_score
+        return report
+
+    def check_trained(self, phase: Phase) -> None:
+        """Refuses to hand over a network that took part in nothing.
+
+        Raises:
+            UserError: the site took part in no round, or lost its disk.
+        """
+        if phase == DELIVER and not self.best:
+            raise UserError("no personal network: the site took part in no round, or lost its local state")
+
+    def state(self) -> Tensors:
+        """What must survive a restart."""
+        score = torch.tensor(self.best_score, dtype=torch.float64)
+        return (
+            prefixed("adam", self.learner.moments())
+            | prefixed("net", copy(self.net.state_dict()))
+            | prefixed("best", self.best)
+            | {"score": score}
+        )
+
+    def load_state(self, state: Tensors, first: Tensors) -> None:
+        """Takes back what `state` gave; without a past the network starts with the first weights."""
+        self.learner.load_moments(part("adam", state))
+        self.net.load_state_dict(part("net", state) or first)
+        self.best = part("best", state)
+        self.best_score = float(state.get("score", -1.0))
+
+
+class SitePersonalClient(ClientTrack):
+    """Holds the personal network, and trains it alone unless a subclass says otherwise.
+
+    Beside a global track it starts as the first global model that comes: that of round 1 or, for a site that joined
+    later or lost its disk, a later one.
+    """
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        self.personal = PersonalNetwork(self.build(), self.lr, self.settings, self.site)
+        self.segmentation_loss = SegmentationLoss()
+        self._fresh = True
+
+    @property
+    def net(self) -> nn.Module:
+        """The personal network."""
+        return self.personal.net
+
+    @property
+    def learner(self) -> Learner:
+        """The personal network with its optimizer."""
+        return self.personal.learner
+
+    @property
+    def lr(self) -> float:
+        """Adam's learning rate."""
+        return self.settings.lr
+
+    @property
+    def global_track(self) -> SegmentationClient:
+        """The site's global track, for methods that learn beside it."""
+        track = self.site.tracks["global"]
+        assert isinstance(track, SegmentationClient)  # `BesideGlobalServer.check` holds it
+        return track
+
+    def build(self) -> nn.Module:
+        """The network as it is before round 1."""
+        return build_unet(self.settings.task)
+
+    def first_weights(self) -> Tensors:
+        """The weights with which every network of the run starts: all parties know them by the seed."""
+        return initial_weights(self.build, self.settings.seed)
+
+    def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Loss of a batch."""
+        return self.segmentation_loss(logits, labels)
+
+    def start(self, weights: Tensors) -> None:
+        """Begins with these weights."""
+        self.net.load_state_dict(weights)
+
+    def receive(self, phase: Phase, payload: Tensors) -> None:
+        """Nothing comes down, but a site without a past starts from the global model that came for this round."""
+        beside = self.site.tracks.get("global")
+        if self._fresh and isinstance(beside, SegmentationClient) and beside.received:
+            self.start(beside.received)
+        self._fresh = False
+
+    def validate(self, phase: Phase, batches: Iterable[Batch]) -> Report:
+        self.personal.check_trained(phase)
+        return self.personal.validate(phase, batches)
+
+    def step(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None = None) -> float | None:
+        self.net.train()
+        return self.learner.descend(self.loss(self.learner.forward(images), labels))
+
+    def send(self, phase: Phase, training_images: Iterable[Batch] = ()) -> Tensors:
+        """The network as its difference to the first weights, which every party knows: what filters are made for."""
+        return subtract(self.net.state_dict(), self.first_weights()) if phase == DELIVER else {}
+
+    def state(self) -> Tensors:
+        return self.personal.state()
+
+    def load_state(self, state: Tensors) -> None:
+        self.personal.load_state(state, self.first_weights())
+        self._fresh = not state
+
+
+class DeliveredNetworks:
+    """The personal networks that sites have handed over, at the server.
+
+    Args:
+        track: the track's name.
+        settings: the job's settings.
+        sites: all sites.
+    """
+
+    def __init__(self, track: str, settings: JobSettings, sites: list[str]):
+        self._names = {site: f"{track}.{site}" for site in sites}
+        self.first = initial_weights(lambda: build_unet(settings.task), settings.seed)
+        self._delivered: dict[str, Tensors] = {}
+
+    def add(self, site: str, difference: Tensors) -> None:
+        """Takes a network as its difference to the first weights."""
+        self._delivered[site] = copy(self.first)
+        add_(self._delivered[site], difference)
+
+    def forget(self) -> None:
+        """What was handed over before a finished run went on is old now, and will be handed over again."""
+        self._delivered = {}
+
+    def files(self) -> dict[str, Tensors]:
+        """Those that are there, as file stem -> tensors."""
+        return {self._names[site]: tensors for site, tensors in self._delivered.items()}
+
+    def load_files(self, files: dict[str, Tensors]) -> None:
+        """Takes back what `files` gave."""
+        self._delivered = {site: files[name] for site, name in self._names.items() if name in files}
+
+    def models(self) -> dict[str, list[str]]:
+        """A personal model of every site, scored by its own site alone."""
+        return {name: [site] for site, name in self._names.items()}
+
+
+class SitePersonalServer(ServerTrack):
+    """Waits for the personal networks. Nothing travels in a round.
+
+    A site that is gone after the last round leaves none: the global model stands in for it in the super model.
+    """
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        self.delivered = DeliveredNetworks(self.name, self.settings, self.sites)
+
+    def expects(self, phase: Phase) -> Tensors:
+        return self.delivered.first if phase == DELIVER else {}
+
+    def accept(self, phase: Phase, site: str, tensors: Tensors, weight: float = 0) -> None:
+        if phase == DELIVER:
+            self.delivered.add(site, tensors)
+
+    def close(self, phase: Phase, reports: Mapping[str, Report] | None = None) -> dict[str, str]:
+        if phase == TRAIN:
+            self.delivered.forget()
+        return {}
+
+    def files(self) -> dict[str, Tensors]:
+        return self.delivered.files()
+
+    def load_files(self, files: dict[str, Tensors]) -> None:
+        self.delivered.load_files(files)
+
+    def models(self) -> dict[str, list[str]]:
+        return self.delivered.models()
+
+    def join(self, files: dict[str, Tensors], new: list[str]) -> list[str]:
+        """A new site's network is made at the site."""
+        return []
+
+    def leave(self, files: dict[str, Tensors], site: str) -> None:
+        files.pop(f"{self.name}.{site}", None)
+
+    def leave_model(self, model: Tensors, files: dict[str, Tensors], site: str) -> Tensors:
+        """The other sites' networks stay as they are."""
+        return model
+
+
+class BesideGlobalServer(SitePersonalServer):
+    """The same, for networks that learn beside the site's global one."""
+
+    @classmethod
+    def check(cls, settings: JobSettings, options: Mapping[str, Any], n_sites: float) -> None:
+        if next(iter(settings.tracks)) != "global":  # a batch steps the tracks in this order
+            raise UserError("a personal track that learns beside the global one needs `global` as the first track")
