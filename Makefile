@@ -32,7 +32,7 @@ lint: $(READY)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
 docs: $(READY)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # never --quiet: mkdocs then counts no warnings
 	@echo site/index.html
 
 jobs: $(READY)

@@ -91,8 +91,7 @@ def summarize(evaluations: dict[str, dict], settings: JobSettings, sites: list[s
 
     Returns:
         `gamma`, `blend_gamma`, `gamma_sweep` (pooled validation and test Dice a gamma), `super_model_validation`
-        (pooled validation Dice of what the selector makes; None without one) and `test`; see
-        `docs/reference/results.md`.
+        (pooled validation Dice of what the selector makes; None without one) and `test` as in the README's schema.
     """
     gammas = _gammas(settings)
     gamma = choose_gamma(evaluations, gammas)
