@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow bench chaos lint jobs clean
+.PHONY: demo test test-slow bench chaos lint docs jobs clean
 
 $(READY): requirements.txt requirements-dev.txt pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -31,8 +31,12 @@ chaos: $(READY)
 lint: $(READY)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # never --quiet: mkdocs then counts no warnings
+	@echo site/index.html
+
 jobs: $(READY)
 	$(BIN)/python -m app_fedsm.jobs jobs
 
 clean:
-	rm -rf $(VENV) demo_data runs build dist .pytest_cache .ruff_cache
+	rm -rf $(VENV) demo_data runs build dist site .pytest_cache .ruff_cache

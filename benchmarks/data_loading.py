@@ -22,7 +22,7 @@ _IMAGES = 96
 _DRAWN = 512  # pixels of the files, which are then resized
 _EPOCHS = 3  # the first is not counted
 _NOISE = 1.5  # steps that something else slowed down would let loading look fast
-# The README's example: the tasks themselves augment nothing.
+# The example of `docs/reference/settings.md`: the tasks themselves augment nothing.
 _AUGMENT = {"flip": "horizontal", "rotate": 15, "scale": 0.1, "intensity": 0.1}
 
 

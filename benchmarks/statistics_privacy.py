@@ -3,7 +3,7 @@
 `python -m benchmarks.statistics_privacy demo_data --task retinal --size 64`
 
 No network is trained. The accuracy is that of the sites' test images, averaged over sites and over draws of the noise;
-the shrinkage is chosen on their validation images, as in a run. No bar: the table is in the README.
+the shrinkage is chosen on their validation images, as in a run. No bar: the table is in `docs/explanation/privacy.md`.
 """
 
 from __future__ import annotations

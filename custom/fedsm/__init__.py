@@ -1,3 +1,3 @@
 """FedSM (Xu et al., CVPR 2022): a federated super model for medical image segmentation."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

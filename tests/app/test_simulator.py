@@ -59,7 +59,7 @@ def test_a_folder_with_blanks_leaves_nothing_in_the_temporary_folder(run_folder)
 
 
 def test_results_have_the_documented_schema(run_folder):
-    """The schema of the README."""
+    """The schema of `docs/reference/results.md`."""
     results = json.loads((run_folder / "results.json").read_text())
     number, text = (int, float), str
     for key, kind in {

@@ -1,4 +1,4 @@
-"""The architectures: sizes that the paper and the README name, shapes, settings."""
+"""The architectures: sizes that the paper and the documentation name, shapes, settings."""
 
 import pytest
 import torch

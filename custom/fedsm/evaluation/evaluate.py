@@ -21,7 +21,7 @@ def summarize_images(manifest: dict, scores: dict[str, ImageScores], part: str, 
         seed: of the bootstrap.
 
     Returns:
-        plain values; see the README.
+        plain values; see `docs/how-to/evaluate.md`.
     """
     drawn = {site: draw(manifest, site, s, seed) for site, s in scores.items()}
     reports = {site: report_of(manifest, site, s, drawn[site]) for site, s in scores.items()}

@@ -50,7 +50,7 @@ def save_super_model(
         folder: `super_model/` of the run.
         settings: the job's settings, of which the architecture is built again.
         manifest: task, method, selector, sites, gamma, labels, versions; `images` (site -> part -> count) and `scores`
-            (`test` of results.json) go to the model card as well. See the README.
+            (`test` of results.json) go to the model card as well.
         networks: model name -> tensors.
         notes: model name -> what else the manifest says of it (round, validation score).
     """

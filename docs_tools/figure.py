@@ -1,4 +1,4 @@
-"""Draws the picture of the README from a run: `python docs/figure.py RUN OUT.png`."""
+"""Draws the picture of the README from a run: `python docs_tools/figure.py RUN OUT.png`."""
 
 from __future__ import annotations
 
