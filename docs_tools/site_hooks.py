@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:  # mkdocs loads a hook by its path, not as a part of the package
     sys.path.insert(0, str(ROOT))
 
-from docs_tools import commands_reference, diagrams  # noqa: E402 (the path is set above)
+from docs_tools import commands_reference, diagrams, settings_reference  # noqa: E402 (the path is set above)
 
 PRODUCTION = "how-to/production"
 # Page of the site -> file of the repository.
@@ -44,20 +44,10 @@ _FENCE = re.compile(r"^( *)```.*?^\1```", re.DOTALL | re.MULTILINE)
 _GENERATED = re.compile(r"<!-- generated: (\w+) -->")
 
 
-def _settings(part: str) -> str:
-    """A part of the settings reference: from the models, or from docstrings where there are no models yet."""
-    try:
-        from docs_tools import settings_reference
-    except ImportError:
-        from docs_tools import settings_fallback as settings_reference
-    render = getattr(settings_reference, f"render_{part}", None) or settings_reference.render
-    return render()
-
-
 GENERATED: dict[str, Callable[[], str]] = {
     "commands": commands_reference.render,
-    "settings": lambda: _settings("all"),
-    "site_file": lambda: _settings("site"),
+    "settings": settings_reference.render_all,
+    "site_file": settings_reference.render_site,
 }
 
 

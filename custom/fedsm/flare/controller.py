@@ -107,6 +107,7 @@ class FedSMController(Controller):
             run = self._run = self._prepare(abort_signal, fl_ctx)
             run.register(run.here, run.job.min_sites)
             run.checkpoint()
+            run.progress.tell("registered", round=run.last_round)
             for number in range(run.last_round + 1, run.job.rounds + 1):
                 if run.stopped:
                     break

@@ -20,7 +20,7 @@ from fedsm.flare.task import TaskResults, TaskSpec
 from fedsm.server.patience import Patience
 
 RETRY_PAUSE = 5.0  # seconds before sites are asked again: a site that failed at once may need a moment
-GO_ON = "go on from the last checkpoint with `fedsm resume RUN` (in the simulator: `fedsm run --resume --out RUN`)"
+GO_ON = "go on from the last checkpoint with `fedsm resume RUN`"
 
 
 class TaskRunner:

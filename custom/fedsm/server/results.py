@@ -95,7 +95,7 @@ def summarize(evaluations: dict[str, dict], settings: JobSettings, sites: list[s
     Returns:
         `gamma`, `blend_gamma`, `gamma_sweep` (pooled validation and test Dice a gamma), `super_model_validation`
         (pooled validation Dice of what the selector makes; None without one), `files` (what the images of all sites
-        are, see `file_kind`; None where that is not known) and `test` as in the README's schema.
+        are, see `file_kind`; None where that is not known) and `test` as in docs/reference/results.md.
     """
     gammas = _gammas(settings)
     gamma = choose_gamma(evaluations, gammas)
