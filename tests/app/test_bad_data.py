@@ -8,9 +8,9 @@ import pytest
 from app_fedsm.cli.main import main
 from app_fedsm.runs import simulate
 from fedsm.data.findings import warnings_of
-from tests.app.test_simulator import SMALL
 from tests.conftest import small_settings, write_site
-from tests.data.test_bad_files import BAD, HARMLESS, NOISE, put, rename, write_root
+from tests.helpers.bad_files import BAD, HARMLESS, NOISE, put, rename, write_root
+from tests.helpers.small_jobs import SMALL
 
 
 def refuse(*args, **kwargs):

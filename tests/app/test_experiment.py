@@ -21,9 +21,9 @@ from app_fedsm.experiments.grid import build_experiment
 from app_fedsm.experiments.grid_run import SPEC, UNSEEN, complete, spec_of, state_of
 from app_fedsm.runs import run_folder, simulate
 from fedsm.core.errors import UserError
-from tests.app.test_simulator import processes_of
 from tests.conftest import write_site
 from tests.helpers.grid_tools import SITES, SMALL, build, make_grid, starter
+from tests.helpers.processes import processes_of
 
 
 def test_runs_at_once_share_the_processors(tmp_path, monkeypatch):

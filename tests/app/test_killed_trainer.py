@@ -12,8 +12,9 @@ import pytest
 from app_fedsm.cli.main import main
 from app_fedsm.runs.simulate import _SITE_LOST
 from app_fedsm.runs.workspace import prepare_workspace
-from tests.app.test_simulator import SMALL, processes_of
 from tests.conftest import SITES
+from tests.helpers.processes import processes_of
+from tests.helpers.small_jobs import SMALL
 
 MODULE = "fedsm.client.trainer_process"
 

@@ -13,25 +13,11 @@ import pytest
 
 from app_fedsm.cli.main import main
 from fedsm.super_model.artefact import load_super_model
-from tests.conftest import SITES, small_settings
-from tests.flare.test_equality import TOLERANCE, last_weights
-from tests.helpers.plain_loop import algorithm_1, largest_difference
+from tests.conftest import SITES
+from tests.helpers.assertions import assert_equals_plain_loop
 from tests.helpers.plain_simulator import plain_simulator
 from tests.helpers.processes import processes_of
-
-SMALL = [
-    "--task", "retinal", "--size", "32", "--batch-size", "4", "--lr", "1e-3", "--selector-lr", "1e-3",
-    "--set", "task.unet.channels=[4,8,16]", "--set", "task.unet.residual_units=1",
-    "--set", "task.selector_net={head: gap, width: 0.0625}", "--round-timeout", "60",
-]  # fmt: skip
-
-
-def assert_equals_plain_loop(run_folder: Path, data_root: Path, rounds: int) -> None:
-    settings = small_settings(selector="gradient", rounds=rounds)
-    plain = algorithm_1(data_root, settings, SITES, lam=0.7, selector="gradient")
-    weights = last_weights(run_folder)
-    for model in plain:
-        assert largest_difference(weights[model], plain[model]) < TOLERANCE, model
+from tests.helpers.small_jobs import SMALL
 
 
 @pytest.fixture(scope="module")

@@ -17,12 +17,12 @@ from app_fedsm.cli.main import main
 from app_fedsm.federation.poc import Poc
 from app_fedsm.provisioning.provision import provision
 from app_fedsm.runs.run_folder import prepare_folder
-from tests.app.test_simulator import SMALL as SMALL_OPTIONS
 from tests.conftest import SITES
 from tests.helpers.finished_run import finished_run
 from tests.helpers.grid_tools import SMALL
 from tests.helpers.open_files import open_to_others, open_umask
 from tests.helpers.processes import free_port, kill_all
+from tests.helpers.small_jobs import SMALL as SMALL_OPTIONS
 
 PROJECT = Path(__file__).parents[2] / "poc_workspace" / "project_localhost.yml"
 KIT = ("startup", "local")  # what was there before a site's process started

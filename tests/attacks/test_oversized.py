@@ -27,9 +27,9 @@ from fedsm.flare import exchange
 from fedsm.flare.compat import intake
 from fedsm.server.checks import most_bytes, most_message, templates_of
 from fedsm.tracks import server_tracks
-from tests.app.test_simulator import SMALL
 from tests.conftest import SITES, small_settings
 from tests.helpers.federation import Federation, in_round, results_of
+from tests.helpers.small_jobs import SMALL
 
 HERE = Path(__file__).parent
 CELL = fobs.FOBSContextKey.CELL

@@ -11,8 +11,8 @@ from fedsm.client.workers import build_worker
 from fedsm.core.task_names import REGISTER
 from fedsm.selectors.private_sums import PrivateSums, StatisticsPrivacy
 from tests.conftest import small_settings, write_site
+from tests.helpers.descriptors import rows_of
 from tests.helpers.hostile_server import SITE, meta_of, real_site, refusal, register, same
-from tests.selectors.test_private_sums import rows_of
 
 ONE = {"epsilon": 1.0, "delta": "1e-5"}
 

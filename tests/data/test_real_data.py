@@ -14,11 +14,7 @@ from fedsm.data.site_folder import list_pairs, list_sites
 from fedsm.data.split import PARTS
 from tests.conftest import small_settings
 from tests.helpers.federation import Federation, results_of
-
-SHARED = Path(__file__).parents[3] / "shared" / "data"
-NUCLEI, PROSTATE = SHARED / "nuclei", SHARED / "prostate" / "prostatex"
-needs_nuclei = pytest.mark.skipif(not NUCLEI.is_dir(), reason=f"{NUCLEI} is missing: real nuclei pictures")
-needs_prostate = pytest.mark.skipif(not PROSTATE.is_dir(), reason=f"{PROSTATE} is missing: real MR volumes")
+from tests.helpers.real_data import NUCLEI, PROSTATE, needs_nuclei, needs_prostate
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,10 @@ from app_fedsm.federation.following import events_of
 from app_fedsm.federation.poc import Poc
 from app_fedsm.federation.remote import load_job
 from app_fedsm.federation.session import connect
-from tests.app.test_simulator import SMALL, assert_equals_plain_loop
 from tests.conftest import SITES
+from tests.helpers.assertions import assert_equals_plain_loop
 from tests.helpers.processes import free_port, kill_all, processes_of
+from tests.helpers.small_jobs import SMALL
 
 pytestmark = pytest.mark.slow
 

@@ -8,10 +8,10 @@ from app_fedsm.cli.main import main
 from app_fedsm.cli.status import summary
 from app_fedsm.federation.poc import Poc
 from fedsm.core.errors import UserError
-from tests.app.test_simulator import SMALL, assert_equals_plain_loop
 from tests.conftest import SITES
-from tests.helpers.assertions import assert_same_means
+from tests.helpers.assertions import assert_equals_plain_loop, assert_same_means
 from tests.helpers.processes import free_port, kill_all, processes_of
+from tests.helpers.small_jobs import SMALL
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ import torch
 from fedsm.core.errors import UserError
 from fedsm.server.checkpoint import Checkpoints
 from tests.conftest import SITES, small_settings
-from tests.flare.test_equality import last_weights
 from tests.helpers.federation import JOB, Federation
+from tests.helpers.weights import last_weights
 
 KILLS = 30
 # Torch is loaded once; the children are forked from there and killed in the middle of their work.

@@ -12,9 +12,9 @@ from fedsm.flare import exchange
 from fedsm.flare.compat.client_tasks import ClientTasks
 from fedsm.flare.inbox import Inbox
 from tests.conftest import SITES, small_settings
-from tests.flare.test_equality import last_weights
 from tests.helpers.federation import Federation, in_round, results_of
 from tests.helpers.plain_loop import largest_difference
+from tests.helpers.weights import last_weights
 
 
 def test_a_failing_site_costs_its_own_round_only(tmp_path, data_root):

@@ -12,9 +12,9 @@ from nvflare.apis.shareable import make_reply
 from fedsm.flare import exchange
 from fedsm.server.checkpoint import Checkpoints
 from tests.conftest import SITES, small_settings
-from tests.flare.test_equality import TOLERANCE, last_weights
 from tests.helpers.federation import Federation, in_round, results_of
 from tests.helpers.plain_loop import algorithm_1, largest_difference
+from tests.helpers.weights import TOLERANCE, last_weights
 
 
 @pytest.fixture(autouse=True)

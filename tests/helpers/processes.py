@@ -18,6 +18,7 @@ from app_fedsm.federation import session as sessions
 from fedsm.core.errors import UserError
 
 ROOT = Path(__file__).parents[2]
+JOBS = ROOT / "jobs"
 START_SECONDS = 180
 
 

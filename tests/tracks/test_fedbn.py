@@ -11,7 +11,7 @@ from fedsm.tracks.fedavg import initial_weights
 from fedsm.tracks.fedbn import FedBNClient, norm_entries
 from tests.conftest import SITES, small_settings
 from tests.helpers.plain_shared_methods import Line, batch, one, tiny
-from tests.tracks.test_perfedavg import noise, train
+from tests.helpers.small_site import noise, train
 
 CPU = torch.device("cpu")
 
