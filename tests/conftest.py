@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.helpers import kinds
 from tests.helpers.small_jobs import SITES, small_settings, write_site  # noqa: F401  many tests say tests.conftest
 
 
@@ -27,10 +28,35 @@ def _scratch_home(tmp_path_factory, monkeypatch):
     torch.set_num_threads(1)
 
 
-def pytest_configure():
-    """Lets processes that tests start be stopped by Ctrl-C, also where a shell started pytest in the background.
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items):
+    """Gives every test its kind; see `tests/helpers/kinds.py`."""
+    for item in items:
+        kind = kinds.kind_of(item)
+        if not item.get_closest_marker(kind):
+            item.add_marker(kind)
 
-    Such a shell has it ignored, and whoever is started inherits that.
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    kinds.forget()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item):
+    yield
+    if larger := kinds.understated(kinds.kind_of(item)):
+        pytest.fail(f"not a test of kind {kinds.kind_of(item)}: mark it @pytest.mark.{larger}", pytrace=False)
+
+
+def pytest_configure(config):
+    """Makes the kinds of tests known, and watches what tests start.
+
+    Processes that tests start can be stopped by Ctrl-C, also where a shell started pytest in the background: such a
+    shell has it ignored, and whoever is started inherits that.
     """
+    for kind, meaning in kinds.KINDS.items():
+        config.addinivalue_line("markers", f"{kind}: {meaning}")
+    kinds.watch()
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -13,7 +13,7 @@ from app_fedsm.jobs import paper_jobs
 from app_fedsm.recipes import FedSMRecipe
 from fedsm.tracks import check_tracks, server_tracks
 from tests.conftest import small_settings
-from tests.helpers.processes import JOBS
+from tests.helpers.folders import JOBS
 
 
 def files_of(folder: Path) -> set[str]:

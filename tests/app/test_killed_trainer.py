@@ -28,7 +28,7 @@ def trainers_below(simulator: subprocess.Popen) -> list[psutil.Process]:
 @pytest.mark.slow
 def test_a_trainer_killed_in_round_2_costs_one_site_one_round(tmp_path, data_root):
     """Rounds are long against what is between them, so the victim is at work when it dies."""
-    job = [*SMALL, "--round-timeout", "600", "--rounds", "4", "--set", "local_epochs=60"]
+    job = [*SMALL, "--rounds", "4", "--set", "local_epochs=60"]
     assert main(["job", "export", *job, "--out", str(tmp_path)]) == 0
     command = [str(Path(sys.executable).parent / "nvflare"), "simulator", str(tmp_path / "fedsm_retinal")]
     for attempt in range(3):

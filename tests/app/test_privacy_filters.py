@@ -58,7 +58,7 @@ def test_filters_of_flare_beside_a_site_that_has_none(tmp_path, data_root):
         workspace = tmp_path / f"ws{attempt}"
         prepare_workspace(workspace, data_root, threads=3)
         with (tmp_path / "log").open("wb") as log:
-            subprocess.run([*command, "-w", str(workspace)], stdout=log, stderr=log, timeout=400)
+            subprocess.run([*command, "-w", str(workspace)], stdout=log, stderr=log, timeout=1800)
         for process in processes_of(workspace):
             process.kill()
         if not _SITE_LOST.search((tmp_path / "log").read_bytes()):  # FLARE's own race for a port

@@ -97,10 +97,10 @@ def test_a_round_is_a_number(tmp_path, data_root, number):
 
 
 def test_a_long_list_of_sites_costs_no_time():
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(UserError, match="the limit is"):
         check_site_names([f"s{i}" for i in range(90_000)], "the server's task")
-    assert time.monotonic() - started < 2
+    assert time.process_time() - started < 2
 
 
 def test_a_site_scores_the_networks_of_the_sites_and_no_others(tmp_path, data_root):

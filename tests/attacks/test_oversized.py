@@ -204,6 +204,7 @@ def test_a_hostile_site_of_a_real_simulator_costs_the_server_neither_memory_nor_
         "OMP_NUM_THREADS": "1",
     }  # fmt: skip
     command = [sys.executable, "-m", "app_fedsm.cli.main", "run", *SMALL, "--data", str(data_root), "--rounds", "4"]
+    command += ["--round-timeout", "60"]  # round 4 waits for it
     process = subprocess.Popen([*command, "--out", str(out)], env=environment)
     disk = 0
     while process.poll() is None:

@@ -143,9 +143,9 @@ def test_a_new_task_does_not_wait_for_an_older_one(link, mark):
 
     thread = threading.Thread(target=old)
     thread.start()
-    when_it_trains(mark, lambda: None).join(60)
+    when_it_trains(mark, lambda: None).join(600)
     train(link, 3)
-    thread.join(20)
+    thread.join(600)
     assert caught and not psutil.pid_exists(first)
 
 
@@ -185,7 +185,7 @@ def test_the_process_ends_with_its_parent(tmp_path, data_root):
     assert child.is_running()
     parent.kill()
     parent.communicate()
-    child.wait(timeout=20)
+    child.wait(timeout=600)
     assert not child.is_running()
 
 

@@ -287,7 +287,7 @@ def decode():
     for i in range(len(pairs)):
         with log.open("a") as f:
             f.write("file\\n")
-        time.sleep(float(sys.argv[5]))
+        time.sleep(600 if i == int(sys.argv[5]) else 0.05)
         yield torch.full((1, 3, 8, 8), float(i)), torch.full((1, 2, 8, 8), i, dtype=torch.uint8)
 
 print("ready", flush=True)
@@ -298,9 +298,9 @@ assert entry.images[:, 0, 0, 0].tolist() == entry.labels[:, 0, 0, 0].tolist() ==
 """
 
 
-def start(site: Path, cache: SiteCache, log: Path, seconds: float) -> subprocess.Popen:
-    """A process that builds an entry once `go` is there, slowly, and notes each file in the log."""
-    arguments = [site, cache.folder, log, log.with_name("go"), seconds]
+def start(site: Path, cache: SiteCache, log: Path, stops_at: int = -1) -> subprocess.Popen:
+    """A process that builds an entry once `go` is there, slowly, notes each file in the log, and stays at one."""
+    arguments = [site, cache.folder, log, log.with_name("go"), stops_at]
     return subprocess.Popen([sys.executable, "-c", _BUILD, *map(str, arguments)], stdout=subprocess.PIPE, text=True)
 
 
@@ -317,7 +317,7 @@ def numbers(count: int):
 
 def test_a_killed_build_leaves_nothing_that_is_used(site, cache, tmp_path):
     log = tmp_path / "log"
-    process = start(site, cache, log, 0.2)
+    process = start(site, cache, log, stops_at=3)
     go(tmp_path, process)
     while not log.exists() or len(log.read_text().splitlines()) < 4:
         time.sleep(0.01)
@@ -335,7 +335,7 @@ def test_a_killed_build_leaves_nothing_that_is_used(site, cache, tmp_path):
 
 def test_of_two_processes_one_builds_and_the_other_waits(site, cache, tmp_path):
     log = tmp_path / "log"
-    processes = [start(site, cache, log, 0.05) for _ in range(2)]
+    processes = [start(site, cache, log) for _ in range(2)]
     go(tmp_path, *processes)
     assert [process.wait() for process in processes] == [0, 0]
     assert len(log.read_text().splitlines()) == 8

@@ -53,7 +53,7 @@ class Submitted:
         with self.err.open("w") as err:
             self.process = subprocess.Popen(command, stderr=err)
 
-    def wait_for_round(self, number: int, seconds: float = 300) -> None:
+    def wait_for_round(self, number: int, seconds: float = 900) -> None:
         """Waits until the server has closed a round."""
         deadline = time.time() + seconds
         while time.time() < deadline:
@@ -67,7 +67,7 @@ class Submitted:
             time.sleep(0.2)
         raise AssertionError(f"round {number} was not closed in {seconds} s")
 
-    def ended(self, seconds: float = 400) -> int:
+    def ended(self, seconds: float = 900) -> int:
         try:
             return self.process.wait(seconds)
         finally:

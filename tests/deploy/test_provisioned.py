@@ -18,7 +18,8 @@ from app_fedsm.provisioning.provision import provision
 from fedsm.core.errors import UserError
 from tests.conftest import SITES
 from tests.helpers.assertions import assert_equals_plain_loop, assert_same_means
-from tests.helpers.processes import ROOT, Running, free_port, with_wheel, without_fedsm
+from tests.helpers.folders import ROOT
+from tests.helpers.processes import Running, free_port, with_wheel, without_fedsm
 from tests.helpers.small_jobs import SMALL
 
 pytestmark = pytest.mark.slow

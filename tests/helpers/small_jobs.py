@@ -15,7 +15,7 @@ SITES = ["site-1", "site-2", "site-3"]
 SMALL = [
     "--task", "retinal", "--size", "32", "--batch-size", "4", "--lr", "1e-3", "--selector-lr", "1e-3",
     "--set", "task.unet.channels=[4,8,16]", "--set", "task.unet.residual_units=1",
-    "--set", "task.selector_net={head: gap, width: 0.0625}", "--round-timeout", "60",
+    "--set", "task.selector_net={head: gap, width: 0.0625}", "--round-timeout", "600",
 ]  # fmt: skip
 
 
