@@ -52,7 +52,7 @@ def script(shell: str, parser: argparse.ArgumentParser) -> str:
     return (_ZSH if shell == "zsh" else "") + _SCRIPT.format(verbs=table(0), options=table(1))
 
 
-def add_parser(commands, whole: argparse.ArgumentParser) -> None:
+def add_parser(commands: argparse._SubParsersAction, whole: argparse.ArgumentParser) -> None:
     """Adds the command to `fedsm`'s, whose parser is `whole`."""
     parser = commands.add_parser(
         "completion", help="a script for TAB in your shell", epilog=_EXAMPLE,

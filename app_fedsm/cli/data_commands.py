@@ -84,7 +84,7 @@ def _data_prepare(args: argparse.Namespace) -> int:
     return 0
 
 
-def add_parsers(commands) -> None:
+def add_parsers(commands: argparse._SubParsersAction) -> None:
     """Adds the commands to `fedsm`'s."""
     raw = argparse.RawDescriptionHelpFormatter
     data = commands.add_parser(

@@ -164,7 +164,7 @@ _EXAMPLE = """example:
 """
 
 
-def add_parser(commands) -> None:
+def add_parser(commands: argparse._SubParsersAction) -> None:
     """Adds the command to `fedsm`'s."""
     evaluate = commands.add_parser(
         "evaluate", help="score a super model on sites' images", formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -32,7 +32,7 @@ def _onnx(args: argparse.Namespace) -> int:
     return 0
 
 
-def add_parser(commands) -> None:
+def add_parser(commands: argparse._SubParsersAction) -> None:
     """Adds the command to `fedsm`'s."""
     raw = argparse.RawDescriptionHelpFormatter
     verbs = commands.add_parser(

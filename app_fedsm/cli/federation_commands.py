@@ -5,10 +5,15 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedsm.core.errors import UserError
 from fedsm.core.text import printable
+
+if TYPE_CHECKING:
+    from fedsm.core.settings import JobSettings
 
 FROM_ROUND = "go back to the checkpoint of round N; later ones are dropped"
 _POC_DIR = Path("poc")
@@ -111,7 +116,7 @@ def _connected(kit: Path, count: int) -> list[str]:
     return here
 
 
-def _run(args: argparse.Namespace, kit: Path, settings, sites: list[str]) -> int:
+def _run(args: argparse.Namespace, kit: Path, settings: JobSettings, sites: list[str]) -> int:
     """Submits, follows and fetches."""
     from app_fedsm.federation import remote
     from app_fedsm.runs.run_folder import prepare_folder
@@ -191,7 +196,7 @@ def _poc_status(args: argparse.Namespace) -> int:
     return int(bool(away))
 
 
-def _settings(args: argparse.Namespace):
+def _settings(args: argparse.Namespace) -> JobSettings:
     from app_fedsm.cli.main import settings_of
 
     return settings_of(args)
@@ -224,7 +229,7 @@ def add_gpus(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_submission(parser: argparse.ArgumentParser, add_job_options) -> None:
+def _add_submission(parser: argparse.ArgumentParser, add_job_options: Callable[..., None]) -> None:
     add = parser.add_argument
     add("--out", type=Path, required=True, metavar="DIR", help="the run's folder, of the same shape as `fedsm run`'s")
     add("--force", action="store_true", help="replace the run that --out holds")
@@ -234,7 +239,7 @@ def _add_submission(parser: argparse.ArgumentParser, add_job_options) -> None:
     add_job_options(parser)
 
 
-def add_parsers(commands, add_job_options) -> None:
+def add_parsers(commands: argparse._SubParsersAction, add_job_options: Callable[..., None]) -> None:
     """Adds the commands to `fedsm`'s."""
     raw = argparse.RawDescriptionHelpFormatter
     poc = commands.add_parser(
@@ -244,7 +249,7 @@ def add_parsers(commands, add_job_options) -> None:
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("--dir", type=Path, default=_POC_DIR, metavar="DIR", help="the POC's folder (default: poc)")
 
-    def verb(name: str, help_text: str, do) -> argparse.ArgumentParser:
+    def verb(name: str, help_text: str, do: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
         added = verbs.add_parser(name, help=help_text, formatter_class=raw, epilog=_POC_EXAMPLE, parents=[shared])
         added.set_defaults(do=do)
         return added

@@ -20,7 +20,7 @@ _SELECTORS = {
 _TRAINED = "its output goes: the softmax will be over the others; nothing is trained again"
 
 
-def add_parser(commands) -> None:
+def add_parser(commands: argparse._SubParsersAction) -> None:
     """Adds the command."""
     forget = commands.add_parser(
         "forget", help="take a site out of a run for good", epilog=_EXAMPLE,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from app_fedsm.cli.terminal import clean_output
 from fedsm.core.errors import UserError
@@ -36,7 +36,7 @@ def add_job_options(parser: argparse.ArgumentParser, without: tuple[str, ...] = 
     from app_fedsm.config.build import PERSONAL, SELECTORS, available, task_help
     from fedsm.core.settings import NORM_CHECKS
 
-    options = {
+    options: dict[str, dict[str, Any]] = {
         "task": {"help": task_help()},
         "method": {"help": f"how it is trained: {', '.join(available('methods'))} (default: fedsm)"},
         "rounds": {"type": int, "metavar": "N", "help": "federated rounds (default: 150)"},
@@ -76,7 +76,7 @@ def add_job_options(parser: argparse.ArgumentParser, without: tuple[str, ...] = 
     parser.set_defaults(job_options=[*added, "overrides"])
 
 
-def settings_of(args: argparse.Namespace, method: str | None = None):
+def settings_of(args: argparse.Namespace, method: str | None = None) -> JobSettings:
     """The settings that the options of a job come to; `method`: instead of the one that was asked for."""
     from app_fedsm.config.build import build_settings
 

@@ -56,7 +56,7 @@ def _predict(args: argparse.Namespace) -> int:
     return int(failed > 0)
 
 
-def add_parser(commands) -> None:
+def add_parser(commands: argparse._SubParsersAction) -> None:
     """Adds the command to `fedsm`'s."""
     parser = commands.add_parser(
         "predict", help="segment files with a super model", description=_DESCRIPTION, epilog=_EXAMPLE,

@@ -12,6 +12,9 @@ from fedsm.core.private_files import new_file
 from fedsm.core.text import printable
 
 if TYPE_CHECKING:
+    from fedsm.super_model.artefact import SuperModelFiles
+
+if TYPE_CHECKING:
     from fedsm.evaluation.runs import Run
     from fedsm.evaluation.study import Study
 
@@ -36,7 +39,7 @@ def _study(run: Run, quick: bool) -> Study:
     return study
 
 
-def _look(run: Run, model) -> Study:
+def _look(run: Run, model: SuperModelFiles) -> Study:
     """Scores, t-SNE, loss surfaces and overlays of a run whose weights and images are here."""
     from tqdm import tqdm
 
@@ -45,6 +48,7 @@ def _look(run: Run, model) -> Study:
     from fedsm.evaluation.candidates import Candidates
     from fedsm.evaluation.evaluate import summarize_images
 
+    assert run.data is not None
     folder = run.folder / "super_model"
     parts = {part: open_cases(model, folder, run.data, part, run.sites) for part in ("train", "validation", "test")}
     scores = score_sites(model, parts["test"], f"{run.name}: scoring")
@@ -91,7 +95,7 @@ def _report(args: argparse.Namespace) -> int:
     return 0
 
 
-def add_parser(commands) -> None:
+def add_parser(commands: argparse._SubParsersAction) -> None:
     """Adds the command to `fedsm`'s."""
     report = commands.add_parser(
         "report", help="runs in one HTML file, with figures", formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -6,6 +6,7 @@ import argparse
 import json
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 _NOT_HERE = (  # options of a job that change nothing for a site's machine
@@ -47,7 +48,7 @@ def _site_versions(args: argparse.Namespace) -> int:
     return 0
 
 
-def add_parser(commands, add_job_options) -> None:
+def add_parser(commands: argparse._SubParsersAction, add_job_options: Callable[..., None]) -> None:
     """Adds the commands to `fedsm`'s."""
     raw = argparse.RawDescriptionHelpFormatter
     site = commands.add_parser(

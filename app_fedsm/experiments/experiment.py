@@ -13,9 +13,10 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Generator
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from app_fedsm.config.build import available
 from app_fedsm.experiments.grid import Run, load_experiment
@@ -25,13 +26,16 @@ from app_fedsm.runs.run_folder import alone
 from fedsm.core.errors import UserError
 from fedsm.core.text import printable
 
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
 _EXAMPLE = """example:
   fedsm experiment main --task nuclei --data ROOT --rounds 60 --size 96 --batch-size 4 --seeds 0 --out runs/main
   fedsm experiment my_grid.yaml --data ROOT --dry-run
 """
 
 
-def run_grid(grid: Grid, start=None) -> int:
+def run_grid(grid: Grid, start: Callable | None = None) -> int:
     """Runs all that is not finished yet; returns the exit code.
 
     Args:
@@ -62,11 +66,12 @@ def run_grid(grid: Grid, start=None) -> int:
     return int(bool(grid.failed))
 
 
-def _work_off(grid: Grid, runs: list[Run], start, bar) -> Iterator[tuple[Run, str | None]]:
+def _work_off(grid: Grid, runs: list[Run], start: Callable, bar: tqdm) -> Generator[tuple[Run, str | None]]:
     """Runs some at once, and tells of each that ended why it failed, or None. Stops them all when it is stopped."""
     from app_fedsm.runs.simulate import undisturbed
 
-    queue, active, shown = deque(runs), {}, ""
+    queue, shown = deque(runs), ""
+    active: dict[Any, Any] = {}
     try:
         while queue or active:
             while queue and len(active) < grid.experiment.parallel:
@@ -191,7 +196,7 @@ def _plan(grid: Grid) -> str:
     return "\n".join([*lines, *grid.notes])
 
 
-def add_parser(commands, add_job_options) -> None:
+def add_parser(commands: argparse._SubParsersAction, add_job_options: Callable[..., None]) -> None:
     """Adds the command to `fedsm`'s."""
     parser = commands.add_parser(
         "experiment", help="a grid of runs and its table", formatter_class=argparse.RawDescriptionHelpFormatter,

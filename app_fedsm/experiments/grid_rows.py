@@ -87,7 +87,8 @@ def expand_rows(file: dict, base: dict[str, Any]) -> tuple[list[Row], list[str]]
     """All rows: those of `runs`, each once for every point of the axes; and those left out because they do not fit."""
     runs = file["runs"] or {"": {}}
     points = [dict(zip(file["axes"], p, strict=True)) for p in itertools.product(*file["axes"].values())]
-    rows, left_out = [], []
+    rows: list[Row] = []
+    left_out: list[str] = []
     for name, point in itertools.product(runs, points):
         try:
             row = _row(name, runs, point, base, file)

@@ -169,7 +169,7 @@ def _provision(args: argparse.Namespace) -> int:
     return 0
 
 
-def add_parser(commands) -> None:
+def add_parser(commands: argparse._SubParsersAction) -> None:
     """Adds the command to `fedsm`'s."""
     parser = commands.add_parser(
         "provision", help="make startup kits for server, sites and users", epilog=_EXAMPLE,

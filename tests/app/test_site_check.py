@@ -319,7 +319,7 @@ def test_the_ways_that_code_may_come(kit, capsys):
     rules = json.loads((kit / "local/authorization.json.default").read_text())
     assert Table(capsys, kit).says("code").endswith("also inside a job of lead, project_admin")
     resources = (kit / "local/resources.json").read_text()
-    for wide in ("fedsm.", "fedsm.client", "*"):  # kits of version 0.1 have the first
+    for wide in ("fedsm.", "fedsm.flare", "*"):  # kits of version 0.1 have the first
         (kit / "local/resources.json").write_text(resources.replace(EXECUTOR, wide))
         table = Table(capsys, kit)
         assert table.level("code") == "WARN" and f'"{wide}" lets a job' in table.says("code")

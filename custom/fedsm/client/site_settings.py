@@ -32,7 +32,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import yaml
@@ -169,7 +169,7 @@ def _read(path: Path, site: str) -> dict:
     return values
 
 
-def _privacy(value) -> StatisticsPrivacy | None:
+def _privacy(value: Any) -> StatisticsPrivacy | None:
     """The site's privacy settings; None if they are none that can be used."""
     try:
         privacy = StatisticsPrivacy(**{k: float(v) for k, v in value.items()})  # YAML reads 1e-5 as text
@@ -180,7 +180,7 @@ def _privacy(value) -> StatisticsPrivacy | None:
     return privacy if fits else None
 
 
-def _bytes(value) -> int:
+def _bytes(value: object) -> int:
     """A size in bytes, from a number or from text as `1.5 GB` (1 GB = 10^9 bytes); 0 if it is no size."""
     if isinstance(value, int) and not isinstance(value, bool):
         return max(value, 0)

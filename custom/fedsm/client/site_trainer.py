@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 
@@ -192,8 +193,6 @@ class SiteTrainer:
     def evaluate(self, candidates: dict[str, Tensors]) -> dict:
         """Scores every candidate and Algorithm 2 on the validation and the test part; numbers only."""
         return {
-            part: evaluate_candidates(
-                self.settings, self.sites, candidates, lambda part=part: self.batches(part), self.device
-            )
+            part: evaluate_candidates(self.settings, self.sites, candidates, partial(self.batches, part), self.device)
             for part in ("validation", "test")
         }

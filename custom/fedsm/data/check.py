@@ -122,7 +122,7 @@ def check_folder(
     folder: Path,
     site: str,
     task: TaskSettings,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], object] | None = None,
     rules: SiteRules = RESEARCH,
 ) -> SiteReport:
     """Checks one site; decodes each file once.
@@ -156,7 +156,7 @@ def _is_site(folder: Path) -> bool:
 
 
 def check_root(
-    root: Path, task: TaskSettings, progress: Callable[[int], None] | None = None, rules: SiteRules = RESEARCH
+    root: Path, task: TaskSettings, progress: Callable[[int], object] | None = None, rules: SiteRules = RESEARCH
 ) -> list[SiteReport]:
     """Checks all sites of a data root, and them against each other. A single site's folder will do as well.
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from statistics import median
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedsm.evaluation.figure_style import DASHES, HEAT, INK, MARKERS, add_legend, new_figure
 from fedsm.evaluation.runs import Run
 from fedsm.tracks import score_names
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def tracks_of(run: Run) -> list[str]:
@@ -19,7 +23,7 @@ def tracks_of(run: Run) -> list[str]:
     return [track for track in run.results["settings"]["tracks"] if seen[track] > 1]
 
 
-def curves(run: Run, track: str, colours: dict[str, str], centralized: list[Run]):
+def curves(run: Run, track: str, colours: dict[str, str], centralized: list[Run]) -> Figure:
     """Validation score and training loss of a track: a line a site, the mean in ink, the centralized bound dashed."""
     figure, (above, below) = new_figure(height=4.8, rows=2)
     rows = run.history()
@@ -42,7 +46,7 @@ def curves(run: Run, track: str, colours: dict[str, str], centralized: list[Run]
     return figure
 
 
-def gamma_sweep(rows: list[dict], chosen: float | None):
+def gamma_sweep(rows: list[dict], chosen: float | None) -> Figure:
     """Dice of Algorithm 2 at every threshold, all images pooled; the line marks the one that validation chose."""
     figure, axes = new_figure()
     places = range(len(rows))
@@ -57,7 +61,9 @@ def gamma_sweep(rows: list[dict], chosen: float | None):
     return figure
 
 
-def heat_map(rows: dict[str, dict[str, float]], ylabel: str, xlabel: str, digits: int = 2, top: float | None = 1.0):
+def heat_map(
+    rows: dict[str, dict[str, float]], ylabel: str, xlabel: str, digits: int = 2, top: float | None = 1.0
+) -> Figure:
     """A matrix with its numbers: row -> column -> value. `top` is the brightest value; None: each row's sum."""
     names, columns = list(rows), list(next(iter(rows.values())))
     values = np.array([[rows[r].get(c, math.nan) for c in columns] for r in names], float)
@@ -79,7 +85,7 @@ def heat_map(rows: dict[str, dict[str, float]], ylabel: str, xlabel: str, digits
     return figure
 
 
-def reliability_diagram(found: dict):
+def reliability_diagram(found: dict) -> Figure:
     """Accuracy against confidence, a bar a bin; below how many images each holds."""
     figure, (above, below) = new_figure(height=4.2, rows=2)
     bins = found["bins"]
@@ -96,7 +102,7 @@ def reliability_diagram(found: dict):
     return figure
 
 
-def scatter(points: dict[str, np.ndarray], tested: dict[str, np.ndarray], colours: dict[str, str]):
+def scatter(points: dict[str, np.ndarray], tested: dict[str, np.ndarray], colours: dict[str, str]) -> Figure:
     """The t-SNE map: a colour and a marker a site; test images filled, the others hollow."""
     figure, axes = new_figure(height=4.0)
     for i, (site, places) in enumerate(points.items()):
@@ -110,7 +116,7 @@ def scatter(points: dict[str, np.ndarray], tested: dict[str, np.ndarray], colour
     return figure
 
 
-def surface(losses: dict[tuple[str, str], tuple[list[float], np.ndarray]], colour: str, runs: list[str]):
+def surface(losses: dict[tuple[str, str], tuple[list[float], np.ndarray]], colour: str, runs: list[str]) -> Figure:
     """Mean loss over the directions, and the band from the lowest to the highest: a line a run and model.
 
     Args:
@@ -130,7 +136,7 @@ def surface(losses: dict[tuple[str, str], tuple[list[float], np.ndarray]], colou
     return figure
 
 
-def costs(run: Run):
+def costs(run: Run) -> Figure:
     """Seconds and megabytes of each round."""
     figure, (above, below) = new_figure(height=4.2, rows=2)
     rows = run.history()
@@ -154,7 +160,7 @@ def bytes_a_round(run: Run, key: str) -> list[int]:
     return [sum(sent) for sent in zip(*run.results["wire"][key].values(), strict=True)]
 
 
-def attendance(run: Run):
+def attendance(run: Run) -> Figure:
     """Who answered in which round."""
     rows = run.history()
     figure, axes = new_figure(height=1.2 + 0.3 * len(run.sites))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 _CSS = """
@@ -86,7 +87,7 @@ def heading(text: str) -> str:
     return f"<h3>{html.escape(text)}</h3>"
 
 
-def table(head: list[str], rows: list[list[str]], caption: str, bold: set[tuple[int, int]] = frozenset()) -> str:
+def table(head: list[str], rows: list[list[str]], caption: str, bold: Collection[tuple[int, int]] = frozenset()) -> str:
     """A table of plain text that can be copied; `bold` holds (row, column) of cells."""
 
     def cell(text: str, i: int, j: int) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from fedsm.evaluation import figures as draw
 from fedsm.evaluation import report_tables as tables
 from fedsm.evaluation.figure_style import Plates, site_colours
@@ -9,6 +11,9 @@ from fedsm.evaluation.overlays import overlay_sheet
 from fedsm.evaluation.page import Section, absent, figures, heading, page, paragraph
 from fedsm.evaluation.runs import Run
 from fedsm.evaluation.study import Study
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Report:
@@ -174,7 +179,7 @@ class Report:
         reasons = [s.absent for s in self._studies.values() if s.absent]
         return absent(reasons[0] if reasons else otherwise)
 
-    def _draw(self, figure, kind: str, run: Run, *more: str, caption: str) -> str:
+    def _draw(self, figure: Figure, kind: str, run: Run, *more: str, caption: str) -> str:
         return self._plates.draw(figure, "_".join([kind, run.name, *more]), self._caption(run, caption))
 
     def _caption(self, run: Run, text: str) -> str:

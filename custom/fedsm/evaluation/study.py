@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -69,6 +70,7 @@ def pick_overlays(
         image, truth = slices[row]
         if names[row] == "mixture":
             logits = torch.stack([models.nets[n](image[None]) for n in models.order])
+            assert scores.yhat is not None
             mask = (mix(scores.yhat[row : row + 1], logits) > 0.5)[0]
         else:
             mask = models.nets[names[row]](image[None])[0] > 0
@@ -87,7 +89,7 @@ def _slices(cases: SiteCases, rows: set[int]) -> dict[int, Batch]:
 
 
 @torch.no_grad()
-def feature_map(models: Candidates, parts: dict[str, list[SiteCases]], done) -> tuple[dict, dict]:
+def feature_map(models: Candidates, parts: dict[str, list[SiteCases]], done: Callable[[], object]) -> tuple[dict, dict]:
     """The t-SNE map of the selector's features: site -> places, site -> which are test images.
 
     Args:
@@ -95,6 +97,7 @@ def feature_map(models: Candidates, parts: dict[str, list[SiteCases]], done) -> 
         parts: site -> its train, validation and test files.
         done: called after each file.
     """
+    assert models.selector is not None
     rows, sites, tested = [], [], []
     for site, files in parts.items():
         cases = [case for part in files for case in part]
@@ -105,8 +108,8 @@ def feature_map(models: Candidates, parts: dict[str, list[SiteCases]], done) -> 
             sites.append(site)
             tested.append(case.part == "test")
             done()
-    places, sites, tested = tsne(np.stack(rows)), np.array(sites), np.array(tested)
-    return {s: places[sites == s] for s in parts}, {s: tested[sites == s] for s in parts}
+    places, of, was_tested = tsne(np.stack(rows)), np.array(sites), np.array(tested)
+    return {s: places[of == s] for s in parts}, {s: was_tested[of == s] for s in parts}
 
 
 def surface_steps(model: SuperModelFiles) -> list[float]:
@@ -116,7 +119,7 @@ def surface_steps(model: SuperModelFiles) -> list[float]:
 
 
 def site_surface(
-    model: SuperModelFiles, site: str, cases: SiteCases, steps: list[float], done
+    model: SuperModelFiles, site: str, cases: SiteCases, steps: list[float], done: Callable[[], object]
 ) -> dict[str, np.ndarray]:
     """The loss around the global and the site's own model, on some of its images."""
     chosen: list[Case] = list(islice(cases, SURFACE_IMAGES))

@@ -105,7 +105,7 @@ def cache_bytes(settings: JobSettings, images: int) -> int:
     return images * settings.size**2 * (4 * settings.task.channels + len(settings.task.labels))
 
 
-def _networks(track) -> list[nn.Module]:
+def _networks(track: object) -> list[nn.Module]:
     """The networks that a track holds."""
     held = [v for value in vars(track).values() for v in (value if isinstance(value, list) else [value])]
     return [v for v in held if isinstance(v, nn.Module)]
