@@ -148,6 +148,7 @@ def small_data(root: Path, sites: tuple[str, ...]) -> Path:
     return root
 
 
+@pytest.mark.process
 def test_a_real_grid(tmp_path, capsys):
     """One simulator run and a centralized one; the second call runs nothing."""
     data = small_data(tmp_path / "data", ("alpha", "beta"))
@@ -176,6 +177,7 @@ def test_a_real_grid(tmp_path, capsys):
     assert main([*command, "--rounds", "2"]) == 2 and "another 'rounds'" in capsys.readouterr().err
 
 
+@pytest.mark.process
 def test_a_real_run_without_a_site(tmp_path):
     """Trained on two of three sites, tested on the third; a lost test is made again without training."""
     data = small_data(tmp_path / "data", ("alpha", "beta", "gamma"))

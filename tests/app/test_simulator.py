@@ -31,11 +31,13 @@ def run_folder(data_root, tmp_path_factory, request) -> Path:
     return out
 
 
+@pytest.mark.process
 def test_simulator_equals_plain_loop(run_folder, data_root):
     assert_equals_plain_loop(run_folder, data_root, rounds=3)
     assert not processes_of(run_folder), "everything that was started has ended"
 
 
+@pytest.mark.process
 def test_results_have_the_documented_schema(run_folder):
     """The schema of the README."""
     results = json.loads((run_folder / "results.json").read_text())
@@ -67,6 +69,7 @@ def test_results_have_the_documented_schema(run_folder):
     assert results["peak_rss_mb"]["server"] > results["peak_rss_mb"]["server_start"] > 0
 
 
+@pytest.mark.process
 def test_the_run_folder_holds_all_products(run_folder, data_root):
     model = load_super_model(run_folder / "super_model")
     assert set(model.networks) == {"global", "selector", *(f"personal.{s}" for s in SITES)}
@@ -78,6 +81,7 @@ def test_the_run_folder_holds_all_products(run_folder, data_root):
             assert str(data_root) not in path.read_text(errors="ignore"), path
 
 
+@pytest.mark.process
 def test_tensorboard_has_a_curve_for_each_site_and_track(run_folder):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

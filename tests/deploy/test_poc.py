@@ -21,6 +21,7 @@ def folder(tmp_path_factory):
     kill_all(folder)
 
 
+@pytest.mark.process
 def test_up_submit_status_down(folder, data_root, capsys, monkeypatch):
     """The whole way, on real processes. The same seed gives the weights of the plain loop, hence the simulator's."""
     poc, port, out = str(folder / "poc"), str(free_port()), folder / "run"

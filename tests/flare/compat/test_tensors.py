@@ -8,7 +8,6 @@ sites was as much memory as four models. FLARE 2.9.0. With the workaround: `test
 import subprocess
 import sys
 
-import pytest
 import torch
 from nvflare.app_opt.pt.tensor_downloader import TensorDownloadable
 
@@ -20,12 +19,10 @@ sys.exit(0 if fobs.get_dot_handler(TENSOR_DOWNLOAD) is None else 3)
 """
 
 
-@pytest.mark.process
 def test_flare_does_not_register_tensors_by_itself():
     assert subprocess.run([sys.executable, "-c", _PROGRAM]).returncode == 0
 
 
-@pytest.mark.unit
 def test_flare_keeps_what_was_sent_and_makes_the_next_ahead():
     source = TensorDownloadable({"a": torch.ones(3), "b": torch.zeros(2)}, 1)
     source.num_receivers = 2
