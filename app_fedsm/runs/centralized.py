@@ -154,7 +154,9 @@ def run_centralized(settings: JobSettings, root: Path, names: list[str], out: Pa
 def main(argv: list[str] | None = None) -> int:
     """Entry point; returns the exit code."""
     parser = argparse.ArgumentParser(
-        "python -m app_fedsm.runs.centralized", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        "python -m app_fedsm.runs.centralized",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--data", type=Path, required=True, metavar="ROOT", help="folder with one sub-folder a site")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where results.json is written")
