@@ -23,26 +23,26 @@ from app_fedsm.cli.main import add_job_options, settings_of
 from app_fedsm.experiments.grid_rows import CENTRALIZED, federated
 from app_fedsm.runs.run_folder import PROGRESS
 from fedsm.client.site_settings import CACHE_BUDGET
+from fedsm.core.errors import UserError
+from fedsm.core.private_files import private_files
+from fedsm.core.settings import JobSettings
+from fedsm.core.state import copy
+from fedsm.core.tensors import Batch
+from fedsm.core.text import printable
 from fedsm.data.augment import augment_batch
 from fedsm.data.cache import SiteCache
 from fedsm.data.dataset import Part, load_site, seeded_order
 from fedsm.data.site_folder import list_sites
-from fedsm.core.errors import UserError
 from fedsm.evaluation.candidates import evaluate_candidates
 from fedsm.evaluation.tables import dice_table
 from fedsm.nets import try_networks
-from fedsm.core.private_files import private_files
+from fedsm.selectors.inference import GLOBAL
 from fedsm.server.checkpoint import write_json
 from fedsm.server.record import Progress
 from fedsm.server.results import summarize
-from fedsm.core.settings import JobSettings
 from fedsm.super_model.artefact import save_super_model, versions
-from fedsm.selectors.inference import GLOBAL
-from fedsm.core.text import printable
-from fedsm.core.tensors import Batch
 from fedsm.tracks.fedavg import initial_weights
 from fedsm.tracks.segmentation import SegmentationClient
-from fedsm.core.state import copy
 
 _FEDERATED = (  # options of jobs that mean nothing here
     "method", "selector_lr", "lam", "selector", "personal", "blend", "min_sites", "round_timeout", "round_retries",

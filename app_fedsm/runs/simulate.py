@@ -21,15 +21,15 @@ from app_fedsm.runs.progress import Tail, show
 from app_fedsm.runs.run_folder import EARLIER, LOG, PROGRESS, RESULTS, RUN, alone, collect, server_folder
 from app_fedsm.runs.workspace import prepare_workspace
 from fedsm.client.site_settings import CACHE_BUDGET
+from fedsm.core.errors import UserError
+from fedsm.core.settings import JobSettings
 from fedsm.data.cache import SiteCache
 from fedsm.data.check import check_with_bar
 from fedsm.data.dataset import load_site
 from fedsm.data.findings import SiteReport, refusal
 from fedsm.data.site_folder import list_sites
-from fedsm.core.errors import UserError
 from fedsm.nets import try_networks
 from fedsm.server.checkpoint import FOLDER, Checkpoints, write_json
-from fedsm.core.settings import JobSettings
 from fedsm.tracks import check_tracks
 
 RESTARTS = 3
