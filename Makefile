@@ -4,7 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow bench chaos lint docs jobs clean
+WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+
+.PHONY: demo test lint types contracts docs test-fast test-process test-slow bench chaos jobs clean
 
 $(READY): requirements.txt requirements-dev.txt pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -16,8 +19,28 @@ demo: $(READY)
 	$(BIN)/fedsm run --task retinal --data demo_data --rounds 40 --size 64 --batch-size 4 --lr 3e-3 \
 		--out runs/demo --force
 
-test: $(READY)
-	$(BIN)/python -m pytest
+# All checks, the quick ones first.
+test: lint types contracts docs test-fast test-process
+
+lint: $(READY)
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+contracts: $(READY)
+	$(BIN)/lint-imports
+
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # never --quiet: mkdocs then counts no warnings
+	@echo site/index.html
+
+# Lines of custom/fedsm are counted in both runs, as far as they are run by the tests themselves.
+test-fast: $(READY)
+	$(PYTEST) -m "unit or federation" --cov=fedsm --cov-report=
+
+test-process: $(READY)
+	$(PYTEST) -m process --cov=fedsm --cov-append --cov-report=term:skip-covered --cov-fail-under=90
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
@@ -28,15 +51,8 @@ bench: $(READY)
 chaos: $(READY)
 	$(BIN)/python -m benchmarks.chaos --out runs/chaos
 
-lint: $(READY)
-	$(BIN)/ruff check . && $(BIN)/ruff format --check .
-
-docs: $(READY)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # never --quiet: mkdocs then counts no warnings
-	@echo site/index.html
-
 jobs: $(READY)
 	$(BIN)/python -m app_fedsm.jobs jobs
 
 clean:
-	rm -rf $(VENV) demo_data runs build dist site .pytest_cache .ruff_cache
+	rm -rf $(VENV) demo_data runs build dist site .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .coverage

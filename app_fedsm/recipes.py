@@ -6,6 +6,7 @@ import json
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from nvflare.app_common.widgets.streaming import ANALYTIC_EVENT_TYPE
 from nvflare.app_opt.tracking.tb.tb_receiver import TBAnalyticsReceiver
@@ -46,7 +47,7 @@ class _FedSMJob(Recipe):
         self._byoc = byoc
         self._sites = sites
 
-    def export(self, job_dir: str, **kwargs) -> None:
+    def export(self, job_dir: str, **kwargs: Any) -> None:
         """Writes the job folder `<job_dir>/<name>`; with `byoc` the whole package goes into its `app/custom`."""
         with tempfile.TemporaryDirectory() as staging:
             if self._byoc:
@@ -118,12 +119,12 @@ class EvaluationRecipe(_FedSMJob):
         super().__init__(job, byoc, sites)
         self._model = model
 
-    def export(self, job_dir: str, **kwargs) -> None:
+    def export(self, job_dir: str, **kwargs: Any) -> None:
         super().export(job_dir, **kwargs)
         folder = Path(job_dir) / self._job.name
         shutil.copytree(folder / "app", folder / "app_server")
         shutil.copytree(self._model, folder / "app_server" / "config" / MODEL)
-        self._deploy(folder, {"app": self._sites, "app_server": ["server"]})
+        self._deploy(folder, {"app": self._sites or [], "app_server": ["server"]})
 
 
 class ForgetRecipe(_FedSMJob):

@@ -5,50 +5,11 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
-from app_fedsm.config.build import build_settings
-from fedsm.core.settings import JobSettings
-
-SITES = ["site-1", "site-2", "site-3"]
-
-
-def small_settings(**given) -> JobSettings:
-    """A job of seconds: 32 px, a U-Net of three levels, a narrow VGG-11.
-
-    lr is 1e-3, not more: at 3e-3 one weight with a tiny gradient made the global models of the federated run and of
-    the plain loop differ by 2.1e-5 after three rounds, from float32 rounding that Adam amplifies; at 1e-3 by 1.2e-7.
-    """
-    overrides = [
-        "task.unet.channels=[4,8,16]",
-        "task.unet.residual_units=1",
-        "task.selector_net={head: gap, width: 0.0625}",
-        *given.pop("overrides", []),
-    ]
-    defaults = {
-        "task": "retinal", "method": "fedsm", "rounds": 3, "size": 32, "batch_size": 4, "lr": 1e-3,
-        "selector_lr": 1e-3, "round_timeout": 60,
-    }  # fmt: skip
-    return build_settings(**(defaults | given), overrides=overrides)
-
-
-def write_site(folder: Path, count: int, seed: int, size: int = 40) -> None:
-    """A site of noisy discs in its own colour, with 0/1/2 masks."""
-    rng = np.random.default_rng(seed)
-    colour = rng.uniform(60, 200, 3)
-    rows, columns = np.mgrid[:size, :size]
-    for part in ("images", "masks"):
-        (folder / part).mkdir(parents=True, exist_ok=True)
-    for i in range(count):
-        centre, radius = rng.uniform(size * 0.35, size * 0.65, 2), rng.uniform(size * 0.15, size * 0.25)
-        distance = np.hypot(rows - centre[0], columns - centre[1])
-        mask = (distance < radius).astype(np.uint8) + (distance < radius / 2).astype(np.uint8)
-        image = colour * (0.5 + 0.25 * mask[..., None]) + rng.normal(0, 12, (size, size, 3))
-        Image.fromarray(image.clip(0, 255).astype(np.uint8)).save(folder / "images" / f"case_{i:02d}.png")
-        Image.fromarray(mask).save(folder / "masks" / f"case_{i:02d}.png")
+from tests.helpers import kinds
+from tests.helpers.small_jobs import SITES, write_site
 
 
 @pytest.fixture(scope="session")
@@ -67,10 +28,35 @@ def _scratch_home(tmp_path_factory, monkeypatch):
     torch.set_num_threads(1)
 
 
-def pytest_configure():
-    """Lets processes that tests start be stopped by Ctrl-C, also where a shell started pytest in the background.
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items):
+    """Gives every test its kind; see `tests/helpers/kinds.py`."""
+    for item in items:
+        kind = kinds.kind_of(item)
+        if not item.get_closest_marker(kind):
+            item.add_marker(kind)
 
-    Such a shell has it ignored, and whoever is started inherits that.
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    kinds.forget()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item):
+    yield
+    if larger := kinds.understated(kinds.kind_of(item)):
+        pytest.fail(f"not a test of kind {kinds.kind_of(item)}: mark it @pytest.mark.{larger}", pytrace=False)
+
+
+def pytest_configure(config):
+    """Makes the kinds of tests known, and watches what tests start.
+
+    Processes that tests start can be stopped by Ctrl-C, also where a shell started pytest in the background: such a
+    shell has it ignored, and whoever is started inherits that.
     """
+    for kind, meaning in kinds.KINDS.items():
+        config.addinivalue_line("markers", f"{kind}: {meaning}")
+    kinds.watch()
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -7,12 +7,16 @@ import re
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from app_fedsm.cli.job_options import add_job_options, settings_of
 from app_fedsm.cli.parser import Parser
 from app_fedsm.cli.run import FROM_ROUND
 from fedsm.core.errors import UserError
 from fedsm.core.text import printable
+
+if TYPE_CHECKING:
+    from fedsm.core.settings import JobSettings
 
 _POC_DIR = Path("poc")
 _SYNTHETIC_SITES = 3
@@ -114,7 +118,7 @@ def _connected(kit: Path, count: int) -> list[str]:
     return here
 
 
-def _run(args: argparse.Namespace, kit: Path, settings, sites: list[str]) -> int:
+def _run(args: argparse.Namespace, kit: Path, settings: JobSettings, sites: list[str]) -> int:
     """Submits, follows and fetches."""
     from app_fedsm.federation import remote
     from app_fedsm.runs.run_folder import prepare_folder

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from app_fedsm.cli.parser import Parser
     from fedsm.evaluation.runs import Run
     from fedsm.evaluation.study import Study
+    from fedsm.super_model.artefact import SuperModelFiles
 
 FILE = "report.html"
 
@@ -41,7 +42,7 @@ def _study(run: Run, quick: bool) -> Study:
     return study
 
 
-def _look(run: Run, model) -> Study:
+def _look(run: Run, model: SuperModelFiles) -> Study:
     """Scores, t-SNE, loss surfaces and overlays of a run whose weights and images are here."""
     from tqdm import tqdm
 
@@ -50,6 +51,7 @@ def _look(run: Run, model) -> Study:
     from fedsm.evaluation.candidates import Candidates
     from fedsm.evaluation.evaluate import summarize_images
 
+    assert run.data is not None
     folder = run.folder / "super_model"
     parts = {part: open_cases(model, folder, run.data, part, run.sites) for part in ("train", "validation", "test")}
     _say(f"{run.name}: scoring every model on the test images of {len(run.sites)} sites")

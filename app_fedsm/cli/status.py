@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import statistics
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from app_fedsm.runs.run_folder import PROGRESS, RESULTS, events_of, is_federation
 from fedsm.core.errors import UserError
 from fedsm.core.plain_json import reading
+
+if TYPE_CHECKING:
+    from nvflare.fuel.flare_api.flare_api import Session
 
 _LAST = 5  # rounds whose median says how long the next will take
 
@@ -81,7 +85,7 @@ def of_job(kit: Path, job_id: str) -> str:
         return _told(opened, job_id, meta["status"])
 
 
-def _told(session, job_id: str, status: str) -> str:
+def _told(session: Session, job_id: str, status: str) -> str:
     """A job's line; of one that has ended the server keeps the result only, which `fedsm fetch` brings."""
     from app_fedsm.federation import session as sessions
     from app_fedsm.federation.following import events_of

@@ -6,7 +6,7 @@ import contextlib
 import re
 import sys
 from collections.abc import Iterator
-from typing import IO
+from typing import IO, Any
 
 from fedsm.core.text import printable
 
@@ -31,7 +31,7 @@ class _CleanStream:
         self._stream.write("".join(part if i % 2 else printable(part) for i, part in enumerate(parts)))
         return len(text)
 
-    def __getattr__(self, name: str):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
 

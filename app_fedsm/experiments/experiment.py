@@ -13,9 +13,10 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Generator
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from app_fedsm.experiments.grid import Run, load_experiment
 from app_fedsm.experiments.grid_run import LOG, SPEC, state_of
@@ -24,8 +25,11 @@ from app_fedsm.runs.run_folder import lock_folder
 from fedsm.core.errors import UserError
 from fedsm.core.text import printable
 
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
-def run_grid(grid: Grid, start=None) -> int:
+
+def run_grid(grid: Grid, start: Callable | None = None) -> int:
     """Runs all that is not finished yet; returns the exit code.
 
     Args:
@@ -56,11 +60,12 @@ def run_grid(grid: Grid, start=None) -> int:
     return int(bool(grid.failed))
 
 
-def _work_off(grid: Grid, runs: list[Run], start, bar) -> Iterator[tuple[Run, str | None]]:
+def _work_off(grid: Grid, runs: list[Run], start: Callable, bar: tqdm) -> Generator[tuple[Run, str | None]]:
     """Runs some at once, and tells of each that ended why it failed, or None. Stops them all when it is stopped."""
     from app_fedsm.runs.simulate import undisturbed
 
-    queue, active, shown = deque(runs), {}, ""
+    queue, shown = deque(runs), ""
+    active: dict[Any, Any] = {}
     try:
         while queue or active:
             while queue and len(active) < grid.experiment.parallel:

@@ -84,7 +84,8 @@ def expand_rows(file: ExperimentFile, base: dict[str, Any]) -> tuple[list[Row], 
     """All rows: those of `runs`, each once for every point of the axes; and those left out because they do not fit."""
     runs = {name: own or {} for name, own in file.runs.items()} or {"": {}}
     points = [dict(zip(file.axes, p, strict=True)) for p in itertools.product(*file.axes.values())]
-    rows, left_out = [], []
+    rows: list[Row] = []
+    left_out: list[str] = []
     for name, point in itertools.product(runs, points):
         try:
             row = _row(name, runs, point, base, file)

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from app_fedsm.config.names import CENTRALIZED
 from app_fedsm.experiments.grid import Run
@@ -24,6 +25,9 @@ from fedsm.core.files import write_json
 from fedsm.core.private_files import keep_private
 from fedsm.core.settings import JobSettings
 from fedsm.core.text import one_line
+
+if TYPE_CHECKING:
+    from fedsm.data.cache import SiteCache
 
 SPEC = "experiment.json"
 LOG = "experiment.log"
@@ -136,7 +140,7 @@ def test_on(folder: Path, settings: JobSettings, data: Path, site: str, cache: P
     return {"site": site, "gamma": model.manifest["gamma"], "evaluation": evaluation}
 
 
-def _site_cache(cache: Path, site: str):
+def _site_cache(cache: Path, site: str) -> SiteCache:
     from fedsm.client.site_file import CACHE_BUDGET
     from fedsm.data.cache import SiteCache
 

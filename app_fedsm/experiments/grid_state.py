@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,7 @@ class Grid:
         return text
 
 
-def unique(runs) -> list[Run]:
+def unique(runs: Iterable[Run]) -> list[Run]:
     """Each folder once: rows may share runs."""
     return list({run.folder: run for run in runs}.values())
 

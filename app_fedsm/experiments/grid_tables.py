@@ -50,15 +50,16 @@ def choose(row: Row, experiment: Experiment, outcomes: Outcomes) -> tuple[Any, d
         found = outcomes.get((row.source, choice, experiment.seeds[0]))
         if found:
             scores[choice] = statistics.fmean(validation_score(row.show, r) for r in found)
-    return (max(scores, key=scores.get) if scores else None), scores
+    return (max(scores, key=lambda choice: scores[choice]) if scores else None), scores
 
 
 def mean_std(values: Iterable[float | None]) -> tuple[float | None, float | None]:
-    """Mean and sample standard deviation (n - 1); no mean where a value is missing, no deviation of a single value."""
-    values = list(values)
-    if not values or None in values:
+    """Mean and sample standard deviation (n - 1); no mean where a value is missing, no deviation of one value."""
+    given = list(values)
+    known = [value for value in given if value is not None]
+    if not known or len(known) < len(given):
         return None, None
-    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
+    return statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None
 
 
 def labels_of(outcomes: Outcomes) -> list[str]:
@@ -90,10 +91,11 @@ def dice_lines(show: str, results: dict, sites: list[str], label: str | None = N
 def _dice_columns(dice: dict[str, float | None], images: dict[str, int], sites: list[str]) -> Values:
     """One column per site and the two averages, which are not known where a site's value is missing."""
     values: Values = {site: dice.get(site) for site in sites}
-    if None in values.values():
+    known = {site: value for site, value in values.items() if value is not None}
+    if len(known) < len(values):
         return values | {CLIENT_AVG: None, ALL_IMAGES: None}
-    pooled = sum(dice[s] * images[s] for s in sites) / sum(images[s] for s in sites)
-    return values | {CLIENT_AVG: statistics.fmean(values.values()), ALL_IMAGES: pooled}
+    pooled = sum(known[s] * images[s] for s in sites) / sum(images[s] for s in sites)
+    return values | {CLIENT_AVG: statistics.fmean(known.values()), ALL_IMAGES: pooled}
 
 
 def _mean(by_label: dict[str, float]) -> float:
@@ -125,7 +127,8 @@ def unseen_lines(show: str, found: list[dict], sites: list[str]) -> dict[str, Va
         for suffix, dice in scores.items():
             lines.setdefault(suffix, dict.fromkeys(sites))[unseen["site"]] = _mean(dice)
     for values in lines.values():
-        values["avg"] = None if None in values.values() else statistics.fmean(values.values())
+        known = [value for value in values.values() if value is not None]
+        values["avg"] = None if len(known) < len(values) else statistics.fmean(known)
     return lines
 
 

@@ -6,6 +6,7 @@ import contextlib
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
@@ -13,6 +14,9 @@ from app_fedsm.federation import session as sessions
 from app_fedsm.runs.progress import WITHOUT_ROUNDS, show, tick
 from fedsm.core.errors import UserError
 from fedsm.core.text import printable
+
+if TYPE_CHECKING:
+    from nvflare.fuel.flare_api.flare_api import Session
 
 POLL_SECONDS = 1.0
 PATIENCE = 60.0  # seconds that a server may be unreachable while a job is followed
@@ -25,7 +29,7 @@ class JobLost(UserError):
     """The server was killed, and with it the job."""
 
 
-def events_of(session, job_id: str, after: int = 0) -> list[dict]:
+def events_of(session: Session, job_id: str, after: int = 0) -> list[dict]:
     """The progress of a running job; none where it does not run (yet, or any more)."""
     from fedsm.flare.watch import TOPIC
 
@@ -46,7 +50,7 @@ class _Pulse:
         self._stopped: float | None = None
         self.server_was_away = False
 
-    def check(self, session) -> None:
+    def check(self, session: Session) -> None:
         """To be called now and then while FLARE says that the job runs.
 
         Raises:

@@ -103,7 +103,7 @@ class Poc:
         fill_server(self.kits / SERVER, self.flare / "storage")
         threads = max(1, (os.cpu_count() or 1) // len(sites))
         for site in sites:
-            own = {"data": asked["data"] + f"/{site}", "threads": threads} | ({"device": device} if device else {})
+            own = {"data": f"{asked['data']}/{site}", "threads": threads} | ({"device": device} if device else {})
             fill_site(self.kits / site)
             (self.kits / site / "local" / FILE_NAME).write_text(yaml.safe_dump(own))
         for kit in self.kits.iterdir():

@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from app_fedsm.federation import session as sessions
 from app_fedsm.federation.following import PATIENCE, POLL_SECONDS, RUNNING, WAITING, events_of, follow, refusals
@@ -17,6 +18,9 @@ from fedsm.core.files import write_json
 from fedsm.core.names import check_job_id, check_site_names
 from fedsm.core.plain_json import parse_json, read_json, reading
 from fedsm.core.settings import JobSettings
+
+if TYPE_CHECKING:
+    from nvflare.fuel.flare_api.flare_api import Session
 
 _NOTED = ("job_id", "kit", "settings", "sites", "byoc", "resources", "earlier")  # in run.json
 
@@ -76,7 +80,7 @@ def submit(
     return job_id
 
 
-def hand_in(session, folder: Path) -> str:
+def hand_in(session: Session, folder: Path) -> str:
     """Submits an exported job; returns its id.
 
     Raises:
@@ -139,7 +143,7 @@ def resume(
     return new, [site for site in sites if site not in present]
 
 
-def _stop(session, job_id: str) -> None:
+def _stop(session: Session, job_id: str) -> None:
     """Aborts a job and waits until FLARE has put it away."""
     session.abort_job(job_id)
     deadline = time.monotonic() + PATIENCE

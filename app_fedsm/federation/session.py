@@ -8,8 +8,12 @@ import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedsm.core.errors import UserError
+
+if TYPE_CHECKING:
+    from nvflare.fuel.flare_api.flare_api import Session
 
 _CONFIG = Path("startup") / "fed_admin.json"
 
@@ -59,7 +63,7 @@ def address(kit: Path) -> str:
         raise UserError(f"{kit / _CONFIG} cannot be read: {e}; ask for the kit again") from e
 
 
-def running_at(session) -> dict[str, set[str]]:
+def running_at(session: Session) -> dict[str, set[str]]:
     """Site -> ids of the jobs that it runs, of the sites that answer now.
 
     The server's own list holds a killed one for ten minutes: each is asked, and by itself, because the server may wait
@@ -80,12 +84,12 @@ def running_at(session) -> dict[str, set[str]]:
     return running
 
 
-def registered(session) -> list[str]:
+def registered(session: Session) -> list[str]:
     """Names of the sites that answer now."""
     return sorted(running_at(session))
 
 
-def runs(session, job_id: str) -> bool:
+def runs(session: Session, job_id: str) -> bool:
     """Whether the server runs a job now. FLARE goes on listing as RUNNING one that was lost when it was killed."""
     return any(job.job_id == job_id for job in session.get_system_info().job_info)
 

@@ -7,6 +7,7 @@ days, and then nobody can connect.
 from __future__ import annotations
 
 import datetime
+from typing import Any
 
 from nvflare.lighter.impl.cert import CertBuilder
 
@@ -25,7 +26,7 @@ class YearsCertBuilder(CertBuilder):
             raise ValueError(f"valid_days must be a whole number of at least 1, got {valid_days!r}")
         self.valid_days = valid_days
 
-    def _generate_cert(self, *args, ca: bool = False, **kwargs):
+    def _generate_cert(self, *args: Any, ca: bool = False, **kwargs: Any) -> Any:
         if not ca:
             wanted = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=self.valid_days)
             kwargs["not_valid_after"] = min(wanted, self.root_cert.not_valid_after_utc)

@@ -6,6 +6,7 @@ import socket
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import yaml
 from nvflare.apis.utils.format_check import name_check
@@ -175,7 +176,7 @@ def _check_ports(project: Project) -> None:
             taken.setdefault(place, entry["name"])
 
 
-def _check_builders(builders, project: Project) -> None:
+def _check_builders(builders: Any, project: Project) -> None:
     paths = [str(b.get("path")) for b in builders if isinstance(b, dict)] if isinstance(builders, list) else []
     for name in _BUILDERS:
         if not any(path.endswith(name) for path in paths):

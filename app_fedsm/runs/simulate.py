@@ -159,7 +159,7 @@ def _run_once(command: list[str], out: Path, rounds: int) -> str | None:
 def stop_signals() -> Iterator[None]:
     """Lets a request to end the process (`kill`, a closed terminal) stop a run as Ctrl-C does."""
 
-    def interrupt(number, frame):
+    def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
     names = (signal.SIGTERM, signal.SIGHUP)

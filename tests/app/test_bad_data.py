@@ -8,9 +8,8 @@ import pytest
 from app_fedsm.cli.main import main
 from app_fedsm.runs import simulate
 from fedsm.data.findings import warnings_of
-from tests.app.test_simulator import SMALL
-from tests.conftest import small_settings, write_site
-from tests.data.test_bad_files import BAD, HARMLESS, NOISE, put, rename, write_root
+from tests.helpers.bad_files import BAD, HARMLESS, NOISE, put, rename, write_root
+from tests.helpers.small_jobs import SMALL, small_settings, write_site
 
 
 def refuse(*args, **kwargs):
@@ -57,6 +56,7 @@ def test_harmless_files_pass(tmp_path, how):
     assert warnings_of(reports) == ([f"WARN beta: {words}"] if words else [])
 
 
+@pytest.mark.process
 def test_odd_files_train_to_the_end(tmp_path, capsys):
     """Two tiny sites with odd names, an empty mask and a JPEG that is named .png: real FLARE processes."""
     root = tmp_path / "Daten für FedSM"

@@ -15,8 +15,8 @@ from fedsm.data.dataset import Part, load_site, seeded_order
 from fedsm.nets import build_unet
 from fedsm.server.record import Progress
 from fedsm.tracks.segmentation import SegmentationClient
-from tests.conftest import SITES, small_settings
 from tests.helpers.plain_loop import largest_difference
+from tests.helpers.small_jobs import SITES, small_settings
 
 TINY = [
     "run", "--method", "centralized", "--task", "retinal", "--rounds", "2", "--size", "32", "--batch-size", "4",

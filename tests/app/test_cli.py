@@ -10,7 +10,7 @@ import pytest
 from app_fedsm.cli.main import build_parser, main
 from app_fedsm.runs import simulate
 from fedsm.core.components import SERVER_CLASSES, SITE_CLASSES
-from tests.conftest import write_site
+from tests.helpers.small_jobs import write_site
 
 
 @pytest.fixture

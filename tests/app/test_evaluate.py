@@ -10,8 +10,8 @@ pytest.importorskip("scipy", reason="MONAI's Hausdorff distance needs scipy: pip
 
 from app_fedsm.cli.main import main
 from fedsm.evaluation.tables import dice_table
-from tests.conftest import SITES, write_site
 from tests.helpers.finished_run import finished_run
+from tests.helpers.small_jobs import SITES, write_site
 
 
 @pytest.fixture(scope="module")

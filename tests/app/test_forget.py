@@ -12,9 +12,9 @@ from fedsm.selectors.gaussian import gaussian_classes
 from fedsm.server.checkpoint import Checkpoints
 from fedsm.super_model.artefact import load_super_model
 from fedsm.tracks import build_inference_selector, server_tracks
-from tests.conftest import SITES, small_settings
-from tests.flare.test_equality import last_weights
 from tests.helpers.federation import JOB, Federation, results_of
+from tests.helpers.small_jobs import SITES, small_settings
+from tests.helpers.weights import last_weights
 
 REST = ["site-1", "site-3"]
 

@@ -11,8 +11,8 @@ from app_fedsm.runs import hints
 from app_fedsm.runs.run_folder import RUN, find_super_model
 from app_fedsm.runs.slim import spare, total_size
 from fedsm.core.errors import UserError
-from tests.conftest import SITES, small_settings
 from tests.helpers.finished_run import finished_run
+from tests.helpers.small_jobs import SITES, small_settings
 
 LEFT = "site-9"  # has no images here any more
 

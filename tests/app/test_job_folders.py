@@ -11,9 +11,9 @@ from PIL import Image
 
 from app_fedsm.config.build import available
 from app_fedsm.jobs import paper_jobs
-from tests.app.test_jobs import JOBS
-from tests.conftest import small_settings, write_site
+from tests.helpers.folders import JOBS
 from tests.helpers.plain_simulator import plain_simulator
+from tests.helpers.small_jobs import small_settings, write_site
 
 SITES = [f"site-{i + 1}" for i in range(4)]  # prostate's lam of 0.3 is refused to fewer
 

@@ -12,9 +12,8 @@ from app_fedsm.config.build import available, build_settings
 from app_fedsm.jobs import paper_jobs
 from app_fedsm.recipes import FedSMRecipe
 from fedsm.tracks import check_tracks, server_tracks
-from tests.conftest import small_settings
-
-JOBS = Path(__file__).parents[2] / "jobs"
+from tests.helpers.folders import JOBS
+from tests.helpers.small_jobs import small_settings
 
 
 def files_of(folder: Path) -> set[str]:

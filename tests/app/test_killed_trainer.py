@@ -12,8 +12,8 @@ import pytest
 from app_fedsm.cli.main import main
 from app_fedsm.runs.simulate import _SITE_LOST
 from app_fedsm.runs.workspace import prepare_workspace
-from tests.app.test_simulator import SMALL, processes_of
-from tests.conftest import SITES
+from tests.helpers.processes import processes_of
+from tests.helpers.small_jobs import SITES, SMALL
 
 MODULE = "fedsm.client.trainer_process"
 
@@ -27,7 +27,7 @@ def trainers_below(simulator: subprocess.Popen) -> list[psutil.Process]:
 @pytest.mark.slow
 def test_a_trainer_killed_in_round_2_costs_one_site_one_round(tmp_path, data_root):
     """Rounds are long against what is between them, so the victim is at work when it dies."""
-    job = [*SMALL, "--round-timeout", "600", "--rounds", "4", "--set", "local_epochs=60"]
+    job = [*SMALL, "--rounds", "4", "--set", "local_epochs=60"]
     assert main(["job", "export", *job, "--out", str(tmp_path)]) == 0
     command = [str(Path(sys.executable).parent / "nvflare"), "simulator", str(tmp_path / "fedsm_retinal")]
     for attempt in range(3):

@@ -11,8 +11,8 @@ from nvflare.private.fed.app.fl_conf import create_privacy_manager
 
 from app_fedsm.provisioning.kits import TEMPLATES
 from fedsm.flare import exchange
-from tests.conftest import SITES, small_settings
 from tests.helpers.federation import Federation, results_of
+from tests.helpers.small_jobs import SITES, small_settings
 
 
 def filters_of(kit) -> list[Filter]:

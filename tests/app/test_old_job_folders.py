@@ -12,7 +12,7 @@ import pytest
 from app_fedsm.runs.workspace import prepare_workspace
 from fedsm.core.components import SERVER_CLASSES, SITE_CLASSES
 from fedsm.core.moved import MOVED
-from tests.conftest import SITES
+from tests.helpers.small_jobs import SITES
 
 JOBS = Path(__file__).parents[2] / "jobs"
 

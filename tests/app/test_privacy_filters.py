@@ -12,9 +12,9 @@ import torch
 from app_fedsm.cli.main import main
 from app_fedsm.runs.simulate import _SITE_LOST
 from app_fedsm.runs.workspace import prepare_workspace
-from tests.app.test_simulator import SMALL, processes_of
-from tests.conftest import SITES
-from tests.flare.test_equality import last_weights
+from tests.helpers.processes import processes_of
+from tests.helpers.small_jobs import SITES, SMALL
+from tests.helpers.weights import last_weights
 
 FILTERS = {
     "site-2": [
@@ -57,7 +57,7 @@ def test_filters_of_flare_beside_a_site_that_has_none(tmp_path, data_root):
         workspace = tmp_path / f"ws{attempt}"
         prepare_workspace(workspace, data_root, threads=3)
         with (tmp_path / "log").open("wb") as log:
-            subprocess.run([*command, "-w", str(workspace)], stdout=log, stderr=log, timeout=400)
+            subprocess.run([*command, "-w", str(workspace)], stdout=log, stderr=log, timeout=1800)
         for process in processes_of(workspace):
             process.kill()
         if not _SITE_LOST.search((tmp_path / "log").read_bytes()):  # FLARE's own race for a port

@@ -49,6 +49,7 @@ def certificate(kit: Path) -> x509.Certificate:
     return x509.load_pem_x509_certificate(next((kit / "startup").glob("*.crt")).read_bytes())
 
 
+@pytest.mark.process
 def test_a_kit_for_everybody(made):
     assert made.folder.name == "prod_00"
     assert list(made.sites) == ["site-1", "site-2", "site-3"]
@@ -83,6 +84,7 @@ def test_the_server_stores_nothing_in_the_temporary_directory(made):
     assert resources["servers"][0]["admin_timeout"] == 60.0
 
 
+@pytest.mark.process
 def test_six_hospitals_a_named_storage_and_no_certificate_that_outlives_the_root(tmp_path):
     project = yaml.safe_load((POC / "project.yml").read_text())
     project["builders"][2]["args"] = {"root_valid_days": 30, "valid_days": 60}
@@ -154,6 +156,7 @@ def test_every_line_of_the_site_template_can_be_taken(tmp_path):
     assert (settings.data, settings.threads, settings.rules.patient_pattern) == (Path("/data/retina"), 4, r"^(P\d+)_")
 
 
+@pytest.mark.process
 def test_a_second_call_keeps_certificates_and_what_the_sites_wrote(made, again, capsys):
     first = again / "fedsm_localhost" / "prod_00"
     written = first / "site-1" / "local" / "fedsm_site.yaml"
@@ -195,6 +198,7 @@ def test_host_names_that_the_certificate_lacks_are_refused(again, capsys):
     assert not (again / "fedsm_localhost" / "prod_01").exists()
 
 
+@pytest.mark.process
 def test_what_nvflare_refuses_is_said(again, capsys):
     project = yaml.safe_load((POC / "project_localhost.yml").read_text())
     project["participants"][5]["role"] = "member"

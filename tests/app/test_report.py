@@ -14,10 +14,10 @@ from app_fedsm.cli.main import main
 from fedsm.evaluation import figures, study
 from fedsm.evaluation.report_tables import dice_rows
 from fedsm.evaluation.runs import open_runs
-from tests.conftest import SITES
 from tests.helpers.chromium import Page
 from tests.helpers.federation import JOB
 from tests.helpers.finished_run import finished_run
+from tests.helpers.small_jobs import SITES
 
 SECTIONS = [
     "How to read it", "Scores", "Training", "Gamma", "Models and sites", "Selector", "Feature map", "Loss surface",

@@ -18,7 +18,6 @@ from fedsm.preflight.kit import load_kit
 from fedsm.preflight.line import Line, format_lines
 from fedsm.preflight.machine import check_writing
 from fedsm.preflight.versions import versions
-from tests.conftest import write_site
 from tests.helpers.kits import (
     free_port,
     new_key,
@@ -29,6 +28,7 @@ from tests.helpers.kits import (
     write_certificates,
     write_key,
 )
+from tests.helpers.small_jobs import write_site
 
 SMALL = ["--task", "retinal", "--size", "32", "--set", "task.unet.channels=[4,8,16]"]
 

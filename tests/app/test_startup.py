@@ -11,7 +11,7 @@ from app_fedsm.runs import workspace
 from fedsm import __version__
 from fedsm.client import site_settings
 from fedsm.core.settings import NORM_CHECKS
-from tests.conftest import write_site
+from tests.helpers.small_jobs import write_site
 
 HEAVY = {"torch", "monai", "nvflare"}
 PROBE = """

@@ -21,8 +21,8 @@ from PIL import Image
 from app_fedsm.cli.main import main
 from fedsm.core.errors import UserError
 from fedsm.data.readers import read
-from tests.conftest import write_site
 from tests.helpers.finished_run import finished_run
+from tests.helpers.small_jobs import write_site
 from tests.helpers.small_model import write_super_model
 
 BROKEN = ["a$b", r"$\frac$", "x_$1^$"]
@@ -59,7 +59,7 @@ def png_bomb(path: Path, width: int, height: int) -> Path:
 def refused(path: Path, words: str) -> None:
     """It is refused at once, in one line that names site, file, limit and remedy, and costs no memory."""
     tracemalloc.start()
-    started = time.perf_counter()
+    started = time.process_time()
     try:
         with pytest.raises(UserError, match=words) as error:
             read(path, "site-1")
@@ -68,7 +68,7 @@ def refused(path: Path, words: str) -> None:
         tracemalloc.stop()
     text = str(error.value)
     assert "site 'site-1'" in text and str(path) in text and "the limit is" in text and "\n" not in text
-    assert peak < 16e6 and time.perf_counter() - started < 5
+    assert peak < 16e6 and time.process_time() - started < 5
 
 
 def test_a_volume_that_promises_gigabytes(tmp_path):

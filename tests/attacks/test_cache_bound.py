@@ -10,9 +10,9 @@ from app_fedsm.config.build import build_settings
 from fedsm.data import dataset
 from fedsm.data.cache import SiteCache
 from fedsm.data.dataset import load_site
-from tests.conftest import small_settings, write_site
-from tests.data.test_cache import same
+from tests.helpers.assertions import same_images
 from tests.helpers.hostile_server import SITE, real_site, register
+from tests.helpers.small_jobs import small_settings, write_site
 
 BUDGET = 1_000_000
 
@@ -36,7 +36,7 @@ def test_an_entry_above_the_budget_is_not_written(tmp_path, site, caplog, monkey
     mapped = load_site(site, "a", small_settings(size=300), cache=cache)
     assert max(peaks) <= BUDGET and on_disk(tmp_path / "cache") <= BUDGET
     assert sum("raise it in fedsm_site.yaml" in r.getMessage() for r in caplog.records) == 1
-    assert same(mapped, load_site(site, "a", small_settings(size=300))), "training goes on from memory"
+    assert same_images(mapped, load_site(site, "a", small_settings(size=300))), "training goes on from memory"
 
 
 def test_a_job_at_a_site_stays_within_it(tmp_path, site):

@@ -6,9 +6,9 @@ import pytest
 
 from fedsm.core.errors import UserError
 from fedsm.flare.forget_controller import ForgetController
-from tests.conftest import small_settings
 from tests.helpers.attack_jobs import ADMIN, LEAD, OTHER, bytes_of, kept, run_job
 from tests.helpers.federation import results_of
+from tests.helpers.small_jobs import small_settings
 
 MORE = {"settings": small_settings(rounds=2), "resume_from": "job:job-1"}
 

@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from tests.conftest import SITES, small_settings
 from tests.helpers.federation import Federation, results_of
 from tests.helpers.hostile import HOSTILE, meta_of
+from tests.helpers.small_jobs import SITES, small_settings
 
 CLAIMED = 10**6
 

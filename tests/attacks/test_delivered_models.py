@@ -7,9 +7,9 @@ import torch
 from fedsm.core.task_names import VALIDATE
 from fedsm.selectors.inference import mix
 from fedsm.tracks.selector_extra import lowest
-from tests.conftest import SITES, small_settings
 from tests.helpers.federation import Federation, results_of
 from tests.helpers.hostile import HOSTILE, on, scale_updates
+from tests.helpers.small_jobs import SITES, small_settings
 
 NAN, INF = float("nan"), float("inf")
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.conftest import SITES, small_settings
 from tests.helpers.federation import Federation, results_of
 from tests.helpers.hostile import EVALUATE, HOSTILE, meta_of, on
+from tests.helpers.small_jobs import SITES, small_settings
 
 
 def with_gammas(result) -> None:

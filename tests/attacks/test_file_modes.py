@@ -17,12 +17,12 @@ from app_fedsm.cli.main import main
 from app_fedsm.federation.poc import Poc
 from app_fedsm.provisioning.provision import provision
 from app_fedsm.runs.run_folder import prepare_folder
-from tests.app.test_simulator import SMALL as SMALL_OPTIONS
-from tests.conftest import SITES
 from tests.helpers.finished_run import finished_run
 from tests.helpers.grid_tools import SMALL
 from tests.helpers.open_files import open_to_others, open_umask
 from tests.helpers.processes import free_port, kill_all
+from tests.helpers.small_jobs import SITES
+from tests.helpers.small_jobs import SMALL as SMALL_OPTIONS
 
 PROJECT = Path(__file__).parents[2] / "poc_workspace" / "project_localhost.yml"
 KIT = ("startup", "local")  # what was there before a site's process started
@@ -116,6 +116,7 @@ def test_workspace_and_forget(run, data, tmp_path):
     assert open_to_others(tmp_path / "ws", tmp_path / "without") == []
 
 
+@pytest.mark.process
 def test_experiment(data, tmp_path):
     grid = {"base": SMALL | {"size": 32}, "runs": {"Pool": {"method": "centralized"}}}
     (tmp_path / "grid.yaml").write_text(yaml.safe_dump(grid))
@@ -124,6 +125,7 @@ def test_experiment(data, tmp_path):
     assert list(out.rglob("results.json")) and open_to_others(out) == []
 
 
+@pytest.mark.process
 def test_keys_of_a_consortium(tmp_path):
     """Row 8: the root key was 0644, and every participant's. Calling it again closes what was left open."""
     kits = tmp_path / "kits"
@@ -136,6 +138,7 @@ def test_keys_of_a_consortium(tmp_path):
     assert len(list(root_key.parents[1].glob("prod_*"))) == 2 and open_to_others(kits) == []
 
 
+@pytest.mark.process
 def test_a_kit_starts_after_it_was_sent_and_flare_writes_for_its_owner_alone(tmp_path):
     """As archive and back: the scripts can be started, and set the umask before they do anything."""
     made = provision(PROJECT, tmp_path / "kits")
@@ -150,6 +153,7 @@ def test_a_kit_starts_after_it_was_sent_and_flare_writes_for_its_owner_alone(tmp
         assert open_to_others(*(tmp_path / f"at {kit.name}").iterdir()) == []
 
 
+@pytest.mark.process
 def test_poc_is_closed_and_closes_what_an_earlier_version_left_open(data, tmp_path):
     poc, asked = Poc(tmp_path / "poc"), (data, ["site-1", "site-2"], free_port(), None)
     poc.prepare(*asked)

@@ -17,8 +17,8 @@ from fedsm.data.split import split_by_patient
 from fedsm.selectors.descriptor import describe
 from fedsm.tracks import server_tracks
 from fedsm.tracks.base import TRAIN
-from tests.conftest import small_settings, write_site
 from tests.helpers.hostile_server import SITE, meta_of, real_site, refusal, register, same
+from tests.helpers.small_jobs import small_settings, write_site
 
 IMAGES, SEEDS = 14, range(24)
 

@@ -9,8 +9,8 @@ from fedsm.core.errors import UserError
 from fedsm.flare.forget_controller import ForgetController
 from fedsm.server.checkpoint_dirs import hand_over, remove_earlier
 from fedsm.server.forget import Forgetting
-from tests.conftest import small_settings
 from tests.helpers.attack_jobs import FOLDER, LEAD, bytes_of, forge, kept, run_job
+from tests.helpers.small_jobs import small_settings
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from PIL import Image
 from fedsm.data.dataset import load_site
 from fedsm.selectors.descriptor import describe
 from fedsm.selectors.releases import _smallest_group
-from tests.conftest import small_settings, write_site
 from tests.helpers.hostile_server import SITE, real_site, refusal, register
+from tests.helpers.small_jobs import small_settings, write_site
 
 
 def job(**given):

@@ -5,27 +5,27 @@ import time
 import pytest
 
 from fedsm.server.patience import Patience
-from tests.conftest import SITES, small_settings
 from tests.helpers.federation import Federation, results_of
 from tests.helpers.hostile import HOSTILE, TRAIN
+from tests.helpers.small_jobs import SITES, small_settings
 
 
 def test_a_site_that_hangs_costs_the_timeout_once(tmp_path, data_root):
-    """The timeout is 20 s and the site hangs in all of six rounds: 120 s before."""
+    """The timeout is 12 s and the site hangs in all of six rounds: 72 s before."""
 
     def hang(site, task, shareable, work):
         return None if site.name == HOSTILE and task == TRAIN else work()
 
-    settings = small_settings(rounds=6, round_timeout=20, absent_wait=1)
+    settings = small_settings(rounds=6, round_timeout=12, absent_wait=1)
     started = time.monotonic()
     federation = Federation(tmp_path, data_root, settings, SITES, fault=hang).run()
     assert federation.panic is None
     history = results_of(federation)["validation"]["history"]
     assert all(set(row["missing"]) == {HOSTILE} for row in history)
     assert "none to its last task either" in history[-1]["missing"][HOSTILE]
-    slow = [row["seconds"] for row in history if row["seconds"] > 19]
+    slow = [row["seconds"] for row in history if row["seconds"] > 11]
     assert len(slow) == 1, [row["seconds"] for row in history]
-    assert time.monotonic() - started < 110
+    assert time.monotonic() - started < 66
 
 
 def test_seconds_by_hand():

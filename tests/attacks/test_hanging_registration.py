@@ -4,9 +4,9 @@ asked alone then, and nobody else's time was the measure."""
 import time
 
 from fedsm.server.patience import Patience
-from tests.conftest import SITES, small_settings
 from tests.helpers.federation import Federation, results_of
 from tests.helpers.hostile import HOSTILE, REGISTER
+from tests.helpers.small_jobs import SITES, small_settings
 
 
 def test_a_site_that_never_registers_costs_the_timeout_once(tmp_path, data_root):

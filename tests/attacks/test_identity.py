@@ -6,9 +6,9 @@ import shutil
 from nvflare.apis.fl_context import FLContextManager
 
 from fedsm.flare.evaluation import MODEL, EvaluationController
-from tests.conftest import SITES, small_settings
 from tests.helpers.federation import JOB, Federation, Site, results_of
 from tests.helpers.hostile import HOSTILE, TRAIN
+from tests.helpers.small_jobs import SITES, small_settings
 
 
 class Impostor(Federation):

@@ -15,8 +15,8 @@ from fedsm.selectors.possible_sums import sums_problem
 from fedsm.selectors.private_sums import PrivateSums, StatisticsPrivacy
 from fedsm.tracks import build_inference_selector, server_tracks
 from fedsm.tracks.base import DELIVER, REGISTER
-from tests.conftest import SITES, small_settings, write_site
 from tests.helpers.federation import Federation, results_of
+from tests.helpers.small_jobs import SITES, small_settings, write_site
 
 CPU = torch.device("cpu")
 SETTINGS = small_settings(selector="statistics", size=64)

@@ -18,7 +18,7 @@ from fedsm.core.names import check_site_names
 from fedsm.core.settings import JobSettings
 from fedsm.core.task_names import EVALUATE, REGISTER, SCORE
 from fedsm.super_model.artefact import load_super_model
-from tests.conftest import SITES, small_settings
+from tests.helpers.small_jobs import SITES, small_settings
 from tests.helpers.small_model import write_super_model
 from tests.helpers.trainer_site import GO_ON, meta_of, payload_of, place_of
 
@@ -123,10 +123,10 @@ def test_a_round_is_a_number(tmp_path, data_root, number):
 
 
 def test_a_long_list_of_sites_costs_no_time():
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(UserError, match="the limit is"):
         check_site_names([f"s{i}" for i in range(90_000)], "the server's task")
-    assert time.monotonic() - started < 2
+    assert time.process_time() - started < 2
 
 
 def test_a_site_scores_the_networks_of_the_sites_and_no_others(tmp_path, data_root):

@@ -8,24 +8,20 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 from unittest.mock import Mock
-
-from nvflare.apis.workspace import Workspace
 
 from fedsm.flare.compat.memory import received_to_disk
 from fedsm.flare.forget_controller import ForgetController
-from tests.conftest import SITES, small_settings
-from tests.flare.test_memory import Cell
+from tests.helpers.cells import ROOT_DIR, Cell, engine_of
 from tests.helpers.federation import Federation
 from tests.helpers.open_files import open_umask
+from tests.helpers.small_jobs import SITES, small_settings
 
-ROOT_DIR = "tensor_disk_offload_root_dir"  # where FLARE's cell puts tensors
 # A server's job process that has received an update and waits for more.
 _SERVER = """
 import sys, time
 from pathlib import Path
-from tests.attacks.test_killed_server_leaves_no_updates import ROOT_DIR, engine_of
+from tests.helpers.cells import ROOT_DIR, engine_of
 from fedsm.flare.compat.memory import received_to_disk
 
 engine = engine_of(Path(sys.argv[1]))
@@ -35,14 +31,6 @@ with received_to_disk(engine, "job-1"):
     print(folder, flush=True)
     time.sleep(600)
 """
-
-
-def engine_of(root: Path) -> SimpleNamespace:
-    """The part of a server's engine that matters here."""
-    for name in ("startup", "local"):
-        (root / name).mkdir(parents=True, exist_ok=True)
-    cell, workspace = Cell(), Workspace(str(root), "server")
-    return SimpleNamespace(get_cell=lambda: cell, server=None, get_workspace=lambda: workspace)
 
 
 def received(root: Path, job_id: str = "job-2") -> Path:

@@ -6,9 +6,9 @@ from nvflare.apis.client import Client
 from nvflare.apis.shareable import Shareable
 
 from fedsm.server.record import MOST_NOTES
-from tests.conftest import SITES, small_settings
 from tests.helpers.federation import Federation, results_of
 from tests.helpers.hostile import HOSTILE, TRAIN
+from tests.helpers.small_jobs import SITES, small_settings
 
 FLOOD = 2000
 ESCAPE = "\x1b[2J\nfedsm round=9 site=site-1 refused: it is the others"

@@ -15,7 +15,7 @@ from app_fedsm.experiments.grid_tables import Line, as_csv, as_markdown
 from app_fedsm.runs.progress import show
 from fedsm.core.errors import UserError
 from fedsm.core.tables import markdown_table
-from tests.conftest import write_site
+from tests.helpers.small_jobs import write_site
 from tests.helpers.small_model import write_super_model
 
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\x1b[1A\rall is well\x9b31m\u202e"

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from fedsm.core.state import examine
-from tests.conftest import SITES, small_settings
 from tests.helpers.federation import Federation, results_of
 from tests.helpers.hostile import HOSTILE, TRAIN, on
+from tests.helpers.small_jobs import SITES, small_settings
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from fedsm.core.settings import NORM_CHECKS
-from tests.conftest import SITES, small_settings
 from tests.helpers.federation import Federation, in_round, results_of
 from tests.helpers.hostile import HOSTILE, TRAIN, on, scale_updates
+from tests.helpers.small_jobs import SITES, small_settings
 
 
 def boost(factor: float, numbers: set[int]):

@@ -27,9 +27,8 @@ from fedsm.flare import exchange
 from fedsm.flare.compat import intake
 from fedsm.server.checks import most_bytes, most_message, templates_of
 from fedsm.tracks import server_tracks
-from tests.app.test_simulator import SMALL
-from tests.conftest import SITES, small_settings
 from tests.helpers.federation import Federation, in_round, results_of
+from tests.helpers.small_jobs import SITES, SMALL, small_settings
 
 HERE = Path(__file__).parent
 CELL = fobs.FOBSContextKey.CELL
@@ -204,6 +203,7 @@ def test_a_hostile_site_of_a_real_simulator_costs_the_server_neither_memory_nor_
         "OMP_NUM_THREADS": "1",
     }  # fmt: skip
     command = [sys.executable, "-m", "app_fedsm.cli.main", "run", *SMALL, "--data", str(data_root), "--rounds", "4"]
+    command += ["--round-timeout", "60"]  # round 4 waits for it
     process = subprocess.Popen([*command, "--out", str(out)], env=environment)
     disk = 0
     while process.poll() is None:

@@ -8,8 +8,8 @@ from fedsm.core.errors import UserError
 from fedsm.core.task_names import REGISTER, SCORE
 from fedsm.data.check import check_folder
 from fedsm.data.site_rules import SiteRules
-from tests.conftest import small_settings, write_site
 from tests.helpers.hostile_server import SITE, meta_of, real_site, refusal
+from tests.helpers.small_jobs import small_settings, write_site
 
 NAMES = ("Anna", "Boris", "Carla", "Dinesh", "Emma", "Farid", "Greta", "Hugo", "Irma", "Jonas")
 

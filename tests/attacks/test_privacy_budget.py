@@ -10,9 +10,9 @@ import pytest
 from fedsm.client.workers import build_worker
 from fedsm.core.task_names import REGISTER
 from fedsm.selectors.private_sums import PrivateSums, StatisticsPrivacy
-from tests.conftest import small_settings, write_site
+from tests.helpers.descriptors import rows_of
 from tests.helpers.hostile_server import SITE, meta_of, real_site, refusal, register, same
-from tests.selectors.test_private_sums import rows_of
+from tests.helpers.small_jobs import small_settings, write_site
 
 ONE = {"epsilon": 1.0, "delta": "1e-5"}
 
@@ -84,4 +84,4 @@ def test_a_second_process_waits_for_the_first(tmp_path):
     holder = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "lock")], stdout=subprocess.PIPE)
     assert holder.stdout.readline() == b"held\n"
     PrivateSums(StatisticsPrivacy(1.0, 1e-5), tmp_path)(rows_of(30), 3)
-    assert (tmp_path / "lock.done").is_file() and holder.wait(10) == 0
+    assert (tmp_path / "lock.done").is_file() and holder.wait(600) == 0

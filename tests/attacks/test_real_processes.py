@@ -14,10 +14,9 @@ from app_fedsm.federation import session as sessions
 from app_fedsm.federation.remote import load_job
 from app_fedsm.recipes import EvaluationRecipe, FedSMRecipe, ForgetRecipe
 from fedsm.server.checkpoint import FOLDER
-from tests.app.test_simulator import SMALL
-from tests.conftest import SITES, small_settings
 from tests.helpers.attack_jobs import bytes_of, forge
 from tests.helpers.real_kits import LEAD, OTHER, RealFederation, change_server_config
+from tests.helpers.small_jobs import SITES, SMALL, small_settings
 
 pytestmark = pytest.mark.slow
 VICTIM = {"precious": b"precious", "round_000001.safetensors": b"another program's"}

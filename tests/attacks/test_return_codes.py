@@ -5,9 +5,9 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import make_reply
 from nvflare.private.fed.server.server_runner import ServerRunner
 
-from tests.conftest import SITES, small_settings
 from tests.helpers.federation import Federation, results_of
 from tests.helpers.hostile import HOSTILE, TRAIN
+from tests.helpers.small_jobs import SITES, small_settings
 
 FATAL = [ReturnCode.UNSAFE_JOB, ReturnCode.TASK_UNKNOWN, ReturnCode.RUN_MISMATCH]
 

@@ -7,9 +7,9 @@ import pytest
 from fedsm.core.errors import UserError
 from fedsm.core.rounds import rounds_to_keep
 from fedsm.server.checkpoint import Checkpoints
-from tests.conftest import SITES, small_settings
-from tests.flare.test_equality import last_weights
 from tests.helpers.federation import Federation, results_of
+from tests.helpers.small_jobs import SITES, small_settings
+from tests.helpers.weights import last_weights
 
 
 def kept_after(rounds: int) -> list[int]:

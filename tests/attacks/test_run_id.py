@@ -15,9 +15,9 @@ from fedsm.core.task_names import REGISTER, SCORE
 from fedsm.flare.evaluation import MODEL, EvaluationController
 from fedsm.server.checkpoint import Checkpoints
 from fedsm.super_model.artefact import load_super_model
-from tests.conftest import SITES, small_settings
 from tests.helpers.attack_jobs import FOLDER, LEAD, bytes_of, forge, kept, run_job
 from tests.helpers.federation import Federation
+from tests.helpers.small_jobs import SITES, small_settings
 from tests.helpers.small_model import write_super_model
 from tests.helpers.trainer_site import meta_of, place_of
 

@@ -8,9 +8,9 @@ from fedsm.server.record import RunRecord
 from fedsm.server.results import choose_gamma
 from fedsm.tracks import server_tracks
 from fedsm.tracks.base import DELIVER, TRAIN
-from tests.conftest import SITES, small_settings
 from tests.helpers.federation import Federation, results_of
 from tests.helpers.hostile import HOSTILE, meta_of
+from tests.helpers.small_jobs import SITES, small_settings
 
 SIX = [f"site-{i + 1}" for i in range(6)]
 

@@ -22,7 +22,7 @@ from fedsm.core.errors import UserError
 from fedsm.data import dataset
 from fedsm.data.cache import SiteCache
 from fedsm.server.record import Progress
-from tests.conftest import small_settings
+from tests.helpers.small_jobs import small_settings
 
 RUN = "0123456789ab"
 STATE = {"global": {"w": torch.ones(3)}}

@@ -18,7 +18,7 @@ from app_fedsm.recipes import FedSMRecipe
 from fedsm.flare.controller import FedSMController
 from fedsm.flare.evaluation import EvaluationController
 from fedsm.flare.forget_controller import ForgetController
-from tests.conftest import small_settings
+from tests.helpers.small_jobs import small_settings
 
 
 @pytest.fixture(

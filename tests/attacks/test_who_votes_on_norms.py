@@ -5,9 +5,9 @@ could never grow: one site with the gradient selector's updates turned round end
 import torch
 
 from fedsm.server.guard import NormGuard
-from tests.conftest import SITES, small_settings
 from tests.helpers.federation import Federation, in_round, results_of
 from tests.helpers.hostile import HOSTILE, TRAIN
+from tests.helpers.small_jobs import SITES, small_settings
 
 
 def guard(history=None) -> NormGuard:

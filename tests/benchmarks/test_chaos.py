@@ -13,9 +13,9 @@ from benchmarks.chaos_plan import TRAINERS, draw
 from benchmarks.chaos_replay import KILLED, accepted_updates, differences, log_errors, lost_updates, replay
 from benchmarks.process import Failed
 from fedsm.flare import exchange
-from tests.conftest import SITES, small_settings
-from tests.flare.test_equality import TOLERANCE
 from tests.helpers.federation import Federation, results_of
+from tests.helpers.small_jobs import SITES, small_settings
+from tests.helpers.weights import TOLERANCE
 
 SIX = [f"site-{i}" for i in range(1, 7)]
 

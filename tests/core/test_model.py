@@ -11,7 +11,7 @@ from fedsm.core.errors import UserError
 from fedsm.core.model import EXPECTED, Settings, Switch
 from fedsm.core.settings import JobSettings
 from fedsm.core.yaml_file import read_yaml
-from tests.conftest import small_settings
+from tests.helpers.small_jobs import small_settings
 
 
 class Inner(Settings):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.conftest import write_site
+from tests.helpers.small_jobs import write_site
 from tests.helpers.spoiled import RNG, write_volume
 
 

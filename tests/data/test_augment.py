@@ -6,7 +6,7 @@ import torch
 from fedsm.core.errors import UserError
 from fedsm.core.task_settings import AugmentSettings
 from fedsm.data.augment import augment_batch
-from tests.conftest import small_settings
+from tests.helpers.small_jobs import small_settings
 
 
 def batch(count: int = 6) -> tuple[torch.Tensor, torch.Tensor]:

@@ -24,7 +24,8 @@ from fedsm.data import dataset, digests
 from fedsm.data.cache import SiteCache, open_entry
 from fedsm.data.dataset import MappedRows, load_site
 from fedsm.data.site_folder import list_pairs
-from tests.conftest import small_settings, write_site
+from tests.helpers.assertions import same_images
+from tests.helpers.small_jobs import small_settings, write_site
 
 PLENTY = 10**12
 
@@ -62,19 +63,10 @@ def builds(monkeypatch) -> list[int]:
     return seen
 
 
-def same(mapped, loaded) -> bool:
-    return all(
-        torch.equal(mapped[part].images[:], loaded[part].images)
-        and torch.equal(mapped[part].labels[:], loaded[part].labels)
-        and mapped[part].labels[:].dtype == torch.uint8
-        for part in loaded
-    )
-
-
 def test_a_mapped_site_has_the_same_numbers(site, cache, builds):
     loaded, first, again = load(site, None), load(site, cache), load(site, cache)
     assert builds == [4, 2, 2, 8], "the third found the second's entry"
-    assert same(first, loaded) and same(again, loaded)
+    assert same_images(first, loaded) and same_images(again, loaded)
     cpu = torch.device("cpu")
     for one, other in zip(again["train"].batches(3, cpu, seed=5), loaded["train"].batches(3, cpu, seed=5), strict=True):
         assert torch.equal(one[0], other[0]) and torch.equal(one[1], other[1])
@@ -91,7 +83,7 @@ def test_volumes_of_different_depth(tmp_path, cache):
             nibabel.save(nibabel.Nifti1Image(array, np.eye(4)), tmp_path / "mr" / part / f"p{depth}.nii.gz")
     settings = build_settings("prostate", "fedsm", size=32)
     mapped, loaded = (load_site(tmp_path / "mr", "a", settings, cache=c) for c in (cache, None))
-    assert same(mapped, loaded)
+    assert same_images(mapped, loaded)
     assert sum(map(len, mapped.values())) == 14
 
 
@@ -103,7 +95,7 @@ def test_what_changes_the_entry_and_what_does_not(site, cache, builds):
     settings = ["task.labels={cup: [2], disc: [1, 2]}", "task.background=[0, 9]", "task.intensity=percentiles"]
     for given in [{"size": 48}, *({"overrides": [text]} for text in settings)]:
         before = len(builds)
-        assert same(load(site, cache, **given), load(site, None, **given))
+        assert same_images(load(site, cache, **given), load(site, None, **given))
         assert len(builds) == before + 4, given  # the cached one once, the other its three parts
     for part in ("images", "masks"):
         (site / part / "case_07.png").replace(site / part / "case_08.png")
@@ -120,12 +112,12 @@ def test_a_changed_file_is_seen_even_if_its_size_and_time_are_not_changed(site, 
     mask = mask.with_suffix(".bmp")
     load(site, cache)
     Image.fromarray(255 - np.asarray(Image.open(image))).save(image)
-    assert same(load(site, cache), load(site, None)), "a new image"
+    assert same_images(load(site, cache), load(site, None)), "a new image"
     before = mask.stat()
     Image.fromarray(np.asarray(Image.open(mask))[::-1]).save(mask)
     os.utime(mask, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert (mask.stat().st_size, mask.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
-    assert same(load(site, cache), load(site, None)), "a new mask"
+    assert same_images(load(site, cache), load(site, None)), "a new mask"
 
 
 def test_unchanged_files_are_not_read_again(site, cache, monkeypatch):
@@ -178,7 +170,7 @@ def test_a_damaged_entry_is_built_again(site, cache, builds, how):
         (place / "manifest.json").unlink()
     else:
         (place / "manifest.json").write_text("[]")
-    assert same(load(site, cache), load(site, None))
+    assert same_images(load(site, cache), load(site, None))
     assert builds == [8, 8, 4, 2, 2]
     assert entries(cache) == {place.name}
 
@@ -206,9 +198,9 @@ def test_entries_in_use_are_never_dropped(site, cache, caplog):
     held = load(site, cache)
     narrow = SiteCache(cache.folder, 2 * size_on_disk(cache))
     other = load(site, narrow, size=48)  # 2.25 times the first
-    assert len(entries(cache)) == 1 and same(other, load(site, None, size=48))
+    assert len(entries(cache)) == 1 and same_images(other, load(site, None, size=48))
     assert "raise it in fedsm_site.yaml" in caplog.text
-    assert same(held, load(site, None))
+    assert same_images(held, load(site, None))
     del held
     load(site, narrow, size=40)
     assert len(entries(cache)) == 1 and size_on_disk(cache) <= narrow.budget
@@ -226,7 +218,7 @@ def test_nothing_but_entries_is_dropped(site, cache):
 def test_a_folder_that_cannot_be_written_costs_time_but_no_training(site, tmp_path, caplog):
     (tmp_path / "file").touch()
     parts = load(site, SiteCache(tmp_path / "file" / "a", PLENTY))
-    assert same(parts, load(site, None))
+    assert same_images(parts, load(site, None))
     assert "site 'a': the cache" in caplog.text and "set another cache_dir" in caplog.text
     assert caplog.records[0].levelno == logging.WARNING, "errors may be streamed to the server, and this names a path"
 
@@ -240,7 +232,7 @@ def test_a_full_disk_costs_time_but_no_training(site, cache, caplog):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert "cannot be used (File too large)" in caplog.text
     assert entries(cache) == set()
-    assert same(parts, load(site, None))
+    assert same_images(parts, load(site, None))
 
 
 def test_a_bad_file_is_named_and_leaves_nothing(site, cache):
@@ -262,7 +254,7 @@ def test_where_there_are_no_locks_the_first_to_finish_wins(site, cache, monkeypa
     monkeypatch.setattr(cache_module, "_write", slower)
     parts = load(site, cache)
     assert isinstance(parts["train"].images, MappedRows), "not decoded to memory"
-    assert same(parts, load(site, None))
+    assert same_images(parts, load(site, None))
     assert len(entries(cache)) == 1
 
 
@@ -295,7 +287,7 @@ def decode():
     for i in range(len(pairs)):
         with log.open("a") as f:
             f.write("file\\n")
-        time.sleep(float(sys.argv[5]))
+        time.sleep(600 if i == int(sys.argv[5]) else 0.05)
         yield torch.full((1, 3, 8, 8), float(i)), torch.full((1, 2, 8, 8), i, dtype=torch.uint8)
 
 print("ready", flush=True)
@@ -306,9 +298,9 @@ assert entry.images[:, 0, 0, 0].tolist() == entry.labels[:, 0, 0, 0].tolist() ==
 """
 
 
-def start(site: Path, cache: SiteCache, log: Path, seconds: float) -> subprocess.Popen:
-    """A process that builds an entry once `go` is there, slowly, and notes each file in the log."""
-    arguments = [site, cache.folder, log, log.with_name("go"), seconds]
+def start(site: Path, cache: SiteCache, log: Path, stops_at: int = -1) -> subprocess.Popen:
+    """A process that builds an entry once `go` is there, slowly, notes each file in the log, and stays at one."""
+    arguments = [site, cache.folder, log, log.with_name("go"), stops_at]
     return subprocess.Popen([sys.executable, "-c", _BUILD, *map(str, arguments)], stdout=subprocess.PIPE, text=True)
 
 
@@ -325,7 +317,7 @@ def numbers(count: int):
 
 def test_a_killed_build_leaves_nothing_that_is_used(site, cache, tmp_path):
     log = tmp_path / "log"
-    process = start(site, cache, log, 0.2)
+    process = start(site, cache, log, stops_at=3)
     go(tmp_path, process)
     while not log.exists() or len(log.read_text().splitlines()) < 4:
         time.sleep(0.01)
@@ -343,7 +335,7 @@ def test_a_killed_build_leaves_nothing_that_is_used(site, cache, tmp_path):
 
 def test_of_two_processes_one_builds_and_the_other_waits(site, cache, tmp_path):
     log = tmp_path / "log"
-    processes = [start(site, cache, log, 0.05) for _ in range(2)]
+    processes = [start(site, cache, log) for _ in range(2)]
     go(tmp_path, *processes)
     assert [process.wait() for process in processes] == [0, 0]
     assert len(log.read_text().splitlines()) == 8

@@ -11,7 +11,7 @@ from fedsm.core.errors import UserError
 from fedsm.data.cases import SiteCases, data_folders
 from fedsm.data.dataset import load_site
 from fedsm.data.readers import pixel_spacing
-from tests.conftest import small_settings
+from tests.helpers.small_jobs import small_settings
 
 
 @pytest.mark.parametrize("part", ["train", "validation", "test"])

@@ -14,7 +14,7 @@ from fedsm.data.contact_sheet import write_contact_sheet
 from fedsm.data.dataset import load_site
 from fedsm.data.findings import format_reports, refusal, warnings_of
 from fedsm.data.site_folder import list_pairs, read_pair, suggest_label
-from tests.conftest import small_settings, write_site
+from tests.helpers.small_jobs import small_settings, write_site
 from tests.helpers.spoiled import PROSTATE, RNG, TASK, assert_found, save, spoil, write_volume
 
 

@@ -9,7 +9,7 @@ from fedsm.data.check import check_folder, split_overlaps
 from fedsm.data.dataset import load_site
 from fedsm.data.findings import format_reports
 from fedsm.data.split import split_by_patient
-from tests.conftest import small_settings
+from tests.helpers.small_jobs import small_settings
 from tests.helpers.spoiled import TASK, assert_found
 
 

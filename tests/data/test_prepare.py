@@ -10,7 +10,7 @@ from fedsm.data import prepare as package
 from fedsm.data.prepare import SOURCES, describe_sources, prepare
 from fedsm.data.prepare.source import files_below
 from fedsm.data.site_folder import list_pairs
-from tests.data.test_prepare_retinal import drishti, fundus, refuge, rim_one, save
+from tests.helpers.fundus_sources import drishti, fundus, refuge, rim_one, save
 
 NAMES = [
     "drishti-gs1", "riga-binrushed", "riga-magrabia", "riga-messidor", "rim-one", "refuge",

@@ -12,26 +12,7 @@ from fedsm.core.errors import UserError
 from fedsm.data.prepare import prepare
 from fedsm.data.prepare.pictures import majority
 from fedsm.data.site_folder import list_pairs, read_pair
-
-SIZE = 160
-DISC, CUP = 50, 24
-LINE = 3
-
-
-def circle(radius: float, centre=(80, 80), shape=(SIZE, SIZE)) -> np.ndarray:
-    rows, columns = np.mgrid[: shape[0], : shape[1]]
-    return np.hypot(rows - centre[1], columns - centre[0]) <= radius
-
-
-def fundus(seed: int = 0, shape=(SIZE, SIZE)) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    base = np.array([150, 70, 30]) + 40 * circle(DISC, shape=shape)[..., None]
-    return (base + rng.normal(0, 4, (*shape, 3))).clip(0, 255).astype(np.uint8)
-
-
-def save(array: np.ndarray, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(array).save(path, **({"quality": 92} if path.suffix == ".jpg" else {}))
+from tests.helpers.fundus_sources import CUP, DISC, LINE, circle, drishti, fundus, refuge, rim_one, save
 
 
 def iou(a: np.ndarray, b: np.ndarray) -> float:
@@ -52,17 +33,6 @@ def check(out: Path, site: str) -> int:
     return len([read_pair(pair, site, task) for pair in list_pairs(out / site, site)])
 
 
-def drishti(raw: Path) -> None:
-    for part, truth, number in (("Training", "GT", 2), ("Training", "GT", 8), ("Test", "Test_GT", 1)):
-        name = f"drishtiGS_{number:03d}"
-        save(fundus(number), raw / "Drishti-GS1_files" / part / "Images" / f"{name}.png")
-        maps = raw / "Drishti-GS1_files" / part / truth / name / "SoftMap"
-        # Four readers, each with a larger circle: up to +4 three of them agree, up to +6 it is a tie.
-        for ending, radius in (("ODsegSoftmap", DISC), ("cupsegSoftmap", CUP)):
-            votes = sum(circle(radius + more).astype(int) for more in (0, 4, 6, 8))
-            save(np.round(votes * 255 / 4).astype(np.uint8), maps / f"{name}_{ending}.png")
-
-
 def test_drishti_takes_what_three_of_four_readers_marked(tmp_path):
     drishti(tmp_path / "raw")
     assert prepare("drishti-gs1", tmp_path / "raw", tmp_path / "out") == 3 == check(tmp_path / "out", "drishti-gs1")
@@ -72,17 +42,6 @@ def test_drishti_takes_what_three_of_four_readers_marked(tmp_path):
         prepare("drishti-gs1", tmp_path / "raw", tmp_path / "other", readers="first")
 
 
-def rim_one(raw: Path) -> None:
-    shape = (128, 192)  # two views side by side
-    for folder, case in (("Healthy", "N-10-R"), ("Healthy", "N-11-L"), ("Glaucoma and suspects", "G-1-L")):
-        save(fundus(1, shape), raw / "RIM-ONE r3" / folder / "Stereo Images" / f"{case}.jpg")
-        for what, radius in (("Disc", 40), ("Cup", 18)):
-            for place, name, more in (("Average", "Avg", 0), ("Expert1", "exp1", 5), ("Expert2", "exp2", -5)):
-                view = "" if name == "Avg" else "-1"
-                path = raw / "RIM-ONE r3" / folder / f"{place}_masks" / f"{case}{view}-{what}-{name}.png"
-                save((circle(radius + more, (48, 64), shape) * 255).astype(np.uint8), path)
-
-
 @pytest.mark.parametrize(("readers", "more"), [("majority", 0), ("first", 5)])
 def test_rim_one_left_view_of_the_average_or_of_the_first_reader(tmp_path, readers, more):
     rim_one(tmp_path / "raw")
@@ -90,20 +49,6 @@ def test_rim_one_left_view_of_the_average_or_of_the_first_reader(tmp_path, reade
     mask = read_mask(tmp_path / "out", "rim-one", "G-1-L")
     assert mask.shape == (128, 96)
     assert_mask(mask, circle(40 + more, (48, 64), (128, 96)), circle(18 + more, (48, 64), (128, 96)))
-
-
-def refuge(raw: Path) -> None:
-    grey = np.where(circle(CUP), 0, np.where(circle(DISC), 128, 255)).astype(np.uint8)
-    for picture, mask in (
-        ("Training400/Glaucoma/g0001", "Annotation-Training400/Disc_Cup_Masks/Glaucoma/g0001"),
-        ("Training400/Non-Glaucoma/n0001", "Annotation-Training400/Disc_Cup_Masks/Non-Glaucoma/n0001"),
-        ("REFUGE-Validation400/V0001", "REFUGE-Validation400-GT/Disc_Cup_Masks/V0001"),
-        ("Test400/T0001", "REFUGE-Test-GT/Disc_Cup_Masks/G/T0001"),
-    ):
-        save(fundus(), raw / f"{picture}.jpg")
-        save(grey, raw / f"{mask}.bmp")
-    save(fundus(), raw / "Annotation-Training400/Disc_Cup_Fovea_Illustration/Glaucoma/g0001.jpg")
-    save(fundus(), raw / "Training400/Non-AMD/N0001.jpg")
 
 
 def test_refuge_values_are_mapped_and_illustrations_left_out(tmp_path):

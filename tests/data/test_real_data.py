@@ -12,13 +12,9 @@ from fedsm.data.findings import format_reports
 from fedsm.data.patients import patients_of
 from fedsm.data.site_folder import list_pairs, list_sites
 from fedsm.data.split import PARTS
-from tests.conftest import small_settings
 from tests.helpers.federation import Federation, results_of
-
-SHARED = Path(__file__).parents[3] / "shared" / "data"
-NUCLEI, PROSTATE = SHARED / "nuclei", SHARED / "prostate" / "prostatex"
-needs_nuclei = pytest.mark.skipif(not NUCLEI.is_dir(), reason=f"{NUCLEI} is missing: real nuclei pictures")
-needs_prostate = pytest.mark.skipif(not PROSTATE.is_dir(), reason=f"{PROSTATE} is missing: real MR volumes")
+from tests.helpers.real_data import NUCLEI, PROSTATE, needs_nuclei, needs_prostate
+from tests.helpers.small_jobs import small_settings
 
 
 @pytest.fixture(scope="module")

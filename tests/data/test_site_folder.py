@@ -14,7 +14,7 @@ from fedsm.data.dataset import load_site, to_tensors
 from fedsm.data.intensity import IntensityError, scale_intensity
 from fedsm.data.site_folder import list_pairs, list_sites, read_pair
 from fedsm.data.split import derive_seed, split_by_patient
-from tests.conftest import small_settings, write_site
+from tests.helpers.small_jobs import small_settings, write_site
 
 TASK = small_settings().task
 

@@ -13,7 +13,7 @@ from fedsm.data.site_folder import list_sites
 from fedsm.data.synthetic import write_sites
 from fedsm.selectors.descriptor import describe
 from fedsm.selectors.gaussian import StatisticsSelector, gaussian_classes, pack
-from tests.conftest import small_settings
+from tests.helpers.small_jobs import small_settings
 
 
 def digests(root: Path) -> dict[str, str]:

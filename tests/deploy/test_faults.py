@@ -14,9 +14,9 @@ from app_fedsm.federation.following import events_of
 from app_fedsm.federation.poc import Poc
 from app_fedsm.federation.remote import load_job
 from app_fedsm.federation.session import connect
-from tests.app.test_simulator import SMALL, assert_equals_plain_loop
-from tests.conftest import SITES
+from tests.helpers.assertions import assert_equals_plain_loop
 from tests.helpers.processes import free_port, kill_all, processes_of
+from tests.helpers.small_jobs import SITES, SMALL
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +52,7 @@ class Submitted:
         with self.err.open("w") as err:
             self.process = subprocess.Popen(command, stderr=err)
 
-    def wait_for_round(self, number: int, seconds: float = 300) -> None:
+    def wait_for_round(self, number: int, seconds: float = 900) -> None:
         """Waits until the server has closed a round."""
         deadline = time.time() + seconds
         while time.time() < deadline:
@@ -66,7 +66,7 @@ class Submitted:
             time.sleep(0.2)
         raise AssertionError(f"round {number} was not closed in {seconds} s")
 
-    def ended(self, seconds: float = 400) -> int:
+    def ended(self, seconds: float = 900) -> int:
         try:
             return self.process.wait(seconds)
         finally:

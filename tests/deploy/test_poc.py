@@ -8,10 +8,9 @@ from app_fedsm.cli.main import main
 from app_fedsm.cli.status import summary
 from app_fedsm.federation.poc import Poc
 from fedsm.core.errors import UserError
-from tests.app.test_simulator import SMALL, assert_equals_plain_loop
-from tests.conftest import SITES
-from tests.helpers.assertions import assert_same_means
+from tests.helpers.assertions import assert_equals_plain_loop, assert_same_means
 from tests.helpers.processes import free_port, kill_all, processes_of
+from tests.helpers.small_jobs import SITES, SMALL
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +20,7 @@ def folder(tmp_path_factory):
     kill_all(folder)
 
 
+@pytest.mark.process
 def test_up_submit_status_down(folder, data_root, capsys, monkeypatch):
     """The whole way, on real processes. The same seed gives the weights of the plain loop, hence the simulator's."""
     poc, port, out = str(folder / "poc"), str(free_port()), folder / "run"

@@ -16,10 +16,10 @@ from app_fedsm.federation import session as sessions
 from app_fedsm.federation.remote import load_job
 from app_fedsm.provisioning.provision import provision
 from fedsm.core.errors import UserError
-from tests.app.test_simulator import SMALL, assert_equals_plain_loop
-from tests.conftest import SITES
-from tests.helpers.assertions import assert_same_means
-from tests.helpers.processes import ROOT, Running, free_port, with_wheel, without_fedsm
+from tests.helpers.assertions import assert_equals_plain_loop, assert_same_means
+from tests.helpers.folders import ROOT
+from tests.helpers.processes import Running, free_port, with_wheel, without_fedsm
+from tests.helpers.small_jobs import SITES, SMALL
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ import torch
 from fedsm.evaluation import candidates as module
 from fedsm.evaluation.candidates import evaluate_candidates
 from fedsm.tracks import server_tracks
-from tests.conftest import SITES, small_settings
+from tests.helpers.small_jobs import SITES, small_settings
 
 CPU = torch.device("cpu")
 

@@ -6,7 +6,7 @@ from monai.losses import DiceLoss
 
 from fedsm.evaluation.loss_surface import loss_surface, norm_of, unit_directions
 from fedsm.nets import build_unet
-from tests.conftest import small_settings
+from tests.helpers.small_jobs import small_settings
 
 
 def test_directions_have_unit_length_over_all_weights():

@@ -6,7 +6,7 @@ from fedsm.data.dataset import load_site
 from fedsm.evaluation.overlays import overlay, pick
 from fedsm.evaluation.runs import short_names
 from fedsm.selectors.gaussian import StatisticsSelector, gaussian_classes
-from tests.conftest import small_settings
+from tests.helpers.small_jobs import small_settings
 
 
 def test_pick_by_hand():

@@ -5,63 +5,15 @@ import pytest
 import torch
 from nvflare.apis.dxo import DXO, DataKind
 from nvflare.apis.fl_constant import ReturnCode
-from nvflare.apis.fl_context import FLContext, FLContextManager
 from nvflare.apis.shareable import Shareable, make_reply
 
 from fedsm.core.tensors import payload_bytes
 from fedsm.flare import exchange
 from fedsm.flare.aggregator import SoftPullAggregator
-from fedsm.flare.identity import set_sender
 from fedsm.flare.task import TaskSpec
-from fedsm.selectors.descriptor import describe
-from fedsm.selectors.gaussian import pack
 from fedsm.tracks import server_tracks
-from fedsm.tracks.base import TRAIN
-from tests.conftest import SITES, small_settings
-
-IMAGES = {"train": 10, "validation": 4, "test": 4}
-
-
-def context(site: str) -> FLContext:
-    fl_ctx = FLContextManager(identity_name="server", job_id="job").new_context()
-    fl_ctx.set_peer_context(FLContextManager(identity_name=site, job_id="job").new_context())
-    set_sender(fl_ctx, site)
-    return fl_ctx
-
-
-@pytest.fixture
-def aggregator(request) -> SoftPullAggregator:
-    aggregator = SoftPullAggregator()
-    settings = small_settings(selector="gradient", **getattr(request, "param", {}))
-    aggregator.bind(server_tracks(settings, SITES), SITES, settings)
-    aggregator.begin(TaskSpec("a task", exchange.REGISTER, 0))
-    for site in SITES:
-        assert aggregator.accept(exchange.pack({}, {"round": 0, "images": IMAGES}), context(site))
-    aggregator.begin(TaskSpec("a task", exchange.TRAIN, 5))
-    return aggregator
-
-
-def update(aggregator, **changes) -> Shareable:
-    """A good answer of round 5, or one with `changes` to its meta."""
-    tracks = {n: {k: torch.ones_like(v) for k, v in t.expects(TRAIN).items()} for n, t in aggregator.tracks.items()}
-    return exchange.pack(tracks, {"round": 5, "images": IMAGES} | changes, DataKind.WEIGHT_DIFF)
-
-
-def real_sums(n: int) -> dict[str, torch.Tensor]:
-    """What a site of n images sends for a statistics selector."""
-    rows = describe(torch.rand(n, 3, 32, 32, generator=torch.Generator().manual_seed(0)))
-    return {"n": torch.tensor(float(n), dtype=torch.float64), "sum": rows.sum(0), "outer": pack(rows.T @ rows)}
-
-
-def snapshot(aggregator) -> dict:
-    for track in aggregator.tracks.values():
-        track.close(TRAIN)
-    return {
-        f"{stem}/{k}": v.clone()
-        for track in aggregator.tracks.values()
-        for stem, tensors in track.files().items()
-        for k, v in tensors.items()
-    }
+from tests.helpers.shareables import IMAGES, context, real_sums, snapshot, update
+from tests.helpers.small_jobs import SITES, small_settings
 
 
 def test_a_good_answer_is_merged(aggregator):

@@ -9,9 +9,9 @@ import torch
 
 from fedsm.core.errors import UserError
 from fedsm.server.checkpoint import Checkpoints
-from tests.conftest import SITES, small_settings
-from tests.flare.test_equality import last_weights
 from tests.helpers.federation import JOB, Federation
+from tests.helpers.small_jobs import SITES, small_settings
+from tests.helpers.weights import last_weights
 
 KILLS = 30
 # Torch is loaded once; the children are forked from there and killed in the middle of their work.
@@ -53,7 +53,7 @@ def test_kill_9_at_any_moment_leaves_a_checkpoint_that_loads(tmp_path):
     """A process saves one checkpoint after the other and is killed at a random moment, thirty times; each time the
     newest one is complete and of one round, and the next process goes on from it."""
     command = [sys.executable, "-c", _SCRIPT, str(tmp_path), str(KILLS)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stderr
     lines = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
     assert len(lines) == KILLS

@@ -2,24 +2,10 @@
 
 import pytest
 
-from fedsm.server.checkpoint import Checkpoints
-from tests.conftest import SITES, small_settings
 from tests.helpers.federation import Federation, results_of
 from tests.helpers.plain_loop import algorithm_1, largest_difference
-
-TOLERANCE = 1e-5
-
-
-def last_weights(run_folder) -> dict:
-    """Model name -> weights after the last round, from the newest checkpoint."""
-    checkpoints = Checkpoints(run_folder / "checkpoints")
-    state = checkpoints.load()
-    return {stem: checkpoints.load_weights(name) for stem, name in state["files"].items()}
-
-
-def size_of(weights: dict) -> int:
-    """Bytes of a network."""
-    return sum(v.numel() * v.element_size() for v in weights.values())
+from tests.helpers.small_jobs import SITES, small_settings
+from tests.helpers.weights import TOLERANCE, last_weights
 
 
 @pytest.mark.parametrize("selector", ["gradient", "fedavg", "statistics"])

@@ -11,11 +11,11 @@ from safetensors.torch import load_file
 from fedsm.core.dice import dice_per_image
 from fedsm.data.dataset import load_site
 from fedsm.nets import build_unet
-from tests.conftest import SITES, small_settings
-from tests.flare.test_equality import TOLERANCE, last_weights, size_of
 from tests.helpers import plain_proximal_methods as plain
 from tests.helpers.federation import Federation
 from tests.helpers.plain_loop import largest_difference
+from tests.helpers.small_jobs import SITES, small_settings
+from tests.helpers.weights import TOLERANCE, last_weights, size_of
 
 TWO = SITES[:2]
 NOTICED = 10 * TOLERANCE  # what a method's own term changes at least in these runs

@@ -7,10 +7,10 @@ from torch.nn import functional
 from fedsm.data.dataset import load_site, seeded_order
 from fedsm.nets import build_selector, build_unet
 from fedsm.server.checkpoint import Checkpoints
-from tests.conftest import SITES, small_settings
-from tests.flare.test_equality import TOLERANCE, last_weights, size_of
 from tests.helpers.federation import Federation, results_of
 from tests.helpers.plain_loop import algorithm_1, average, clone, largest_difference
+from tests.helpers.small_jobs import SITES, small_settings
+from tests.helpers.weights import TOLERANCE, last_weights, size_of
 
 TWO = SITES[:2]
 

@@ -11,11 +11,11 @@ import torch
 
 from fedsm.core.state import part
 from fedsm.super_model.artefact import load_super_model
-from tests.conftest import SITES, small_settings
-from tests.flare.test_equality import TOLERANCE, last_weights, size_of
 from tests.helpers import plain_shared_methods as plain
 from tests.helpers.federation import JOB, Federation, results_of
 from tests.helpers.plain_loop import largest_difference
+from tests.helpers.small_jobs import SITES, small_settings
+from tests.helpers.weights import TOLERANCE, last_weights, size_of
 
 TWO = SITES[:2]
 restarts = pytest.mark.parametrize("restart", [False, True], ids=["one process", "restarted"])

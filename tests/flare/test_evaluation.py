@@ -14,9 +14,9 @@ from fedsm.flare import exchange
 from fedsm.flare.evaluation import FILE, MODEL, EvaluationController
 from fedsm.server.report_check import report_problem
 from fedsm.super_model.artefact import load_super_model
-from tests.conftest import SITES, write_site
 from tests.helpers.federation import Federation
 from tests.helpers.finished_run import finished_run
+from tests.helpers.small_jobs import SITES, write_site
 
 
 @pytest.fixture(scope="module")

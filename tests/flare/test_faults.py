@@ -11,10 +11,10 @@ from nvflare.apis.shareable import make_reply
 from fedsm.flare import exchange
 from fedsm.flare.compat.client_tasks import ClientTasks
 from fedsm.flare.inbox import Inbox
-from tests.conftest import SITES, small_settings
-from tests.flare.test_equality import last_weights
 from tests.helpers.federation import Federation, in_round, results_of
 from tests.helpers.plain_loop import largest_difference
+from tests.helpers.small_jobs import SITES, small_settings
+from tests.helpers.weights import last_weights
 
 
 def test_a_failing_site_costs_its_own_round_only(tmp_path, data_root):
@@ -47,20 +47,23 @@ def test_rubbish_is_refused_by_name_and_the_model_unharmed(tmp_path, data_root):
 
 
 def test_a_round_closes_at_its_deadline_and_the_late_answer_is_refused(tmp_path, data_root, caplog):
-    late = threading.Event()
+    """Site 1 answers the task of round 1 only when the others are at work in round 2."""
+    next_round, late = threading.Event(), threading.Event()
 
     def fault(site, task, shareable, work):
         result = work()
+        if task == exchange.TRAIN and in_round(shareable) == 2:
+            next_round.set()
         if site.name == "site-1" and task == exchange.TRAIN and in_round(shareable) == 1:
-            time.sleep(5)
+            next_round.wait(600)
             late.set()
         return result
 
-    settings = small_settings(round_timeout=3, rounds=3)
+    settings = small_settings(round_timeout=6, rounds=3)
     federation = Federation(tmp_path, data_root, settings, SITES, fault=fault).run()
     assert federation.panic is None
     history = results_of(federation)["validation"]["history"]
-    assert history[0]["missing"] == {"site-1": "no answer within 3 s"}
+    assert history[0]["missing"] == {"site-1": "no answer within 6 s"}
     assert late.is_set()
     assert "came too late" in caplog.text
     assert "site-1" in history[-1]["answered"], "it is invited again"
@@ -107,7 +110,7 @@ def test_a_client_that_fetches_its_task_twice_does_not_hang_the_job(tmp_path, da
     federation = Federation(tmp_path, data_root, small_settings(), SITES, fault=fault)
     thread = threading.Thread(target=lambda: (federation.run(), done.set()), daemon=True)
     thread.start()
-    assert done.wait(60), "the job hangs"
+    assert done.wait(600), "the job hangs"
     assert federation.monitor_alive, "without it no dead site is noticed and no standing task is ever removed"
     assert len(results_of(federation)["validation"]["history"]) == 3
 

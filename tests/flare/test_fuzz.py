@@ -17,8 +17,8 @@ from fedsm.flare.task import TaskSpec
 from fedsm.server.checks import templates_of
 from fedsm.server.results import evaluation_problem
 from fedsm.tracks import server_tracks
-from tests.conftest import SITES, small_settings
-from tests.flare.test_aggregator import IMAGES, context, real_sums
+from tests.helpers.shareables import IMAGES, context, real_sums
+from tests.helpers.small_jobs import SITES, small_settings
 
 SMALL = ["task.unet.channels=[2,4]", "task.selector_net={head: gap, width: 0.02}"]
 EACH = 500  # mutants of each of the five cases below

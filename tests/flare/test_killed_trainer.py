@@ -3,16 +3,18 @@
 import os
 import signal
 
+import pytest
 import torch
 
 from fedsm.client import trainer_link
 from fedsm.flare import exchange
-from tests.conftest import SITES, small_settings
-from tests.flare.test_equality import last_weights
 from tests.helpers.federation import Federation, in_round, results_of
+from tests.helpers.small_jobs import SITES, small_settings
 from tests.helpers.trainer_site import faulty, when_it_trains
+from tests.helpers.weights import last_weights
 
 
+@pytest.mark.process
 def test_a_trainer_that_is_killed_costs_its_site_one_round(tmp_path, data_root, monkeypatch):
     mark, personal = tmp_path / "trains", {}
     command = faulty("waits", mark)

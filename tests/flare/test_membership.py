@@ -10,10 +10,10 @@ from fedsm.server.checkpoint import Checkpoints
 from fedsm.tracks import client_tracks, server_tracks
 from fedsm.tracks.base import TRAIN, SiteContext
 from fedsm.tracks.shared_network import initial_weights
-from tests.conftest import SITES, small_settings, write_site
-from tests.flare.test_equality import TOLERANCE, last_weights
 from tests.helpers.federation import JOB, Federation, results_of
 from tests.helpers.plain_loop import algorithm_1, largest_difference
+from tests.helpers.small_jobs import SITES, small_settings, write_site
+from tests.helpers.weights import TOLERANCE, last_weights
 
 NEW = "site-0"  # by its name it would come first
 

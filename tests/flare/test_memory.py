@@ -8,20 +8,7 @@ from nvflare.fuel.utils import fobs
 
 from fedsm.flare.compat import tensors as tensors_of_flare
 from fedsm.flare.compat.memory import received_to_disk
-
-
-class Cell:
-    """The parts of a FLARE cell that the switch and the limit of messages are set on."""
-
-    def __init__(self):
-        self.context = {}
-        self.byte_receiver = SimpleNamespace(registry=SimpleNamespace(reg={}))
-
-    def get_fobs_context(self):
-        return self.context
-
-    def update_fobs_context(self, props):
-        self.context |= props
+from tests.helpers.cells import Cell
 
 
 def engine_of(root, cell, job_cell):

@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 
 import pytest
 import torch
@@ -11,10 +10,10 @@ from nvflare.apis.shareable import make_reply
 
 from fedsm.flare import exchange
 from fedsm.server.checkpoint import Checkpoints
-from tests.conftest import SITES, small_settings
-from tests.flare.test_equality import TOLERANCE, last_weights
 from tests.helpers.federation import Federation, in_round, results_of
 from tests.helpers.plain_loop import algorithm_1, largest_difference
+from tests.helpers.small_jobs import SITES, small_settings
+from tests.helpers.weights import TOLERANCE, last_weights
 
 
 @pytest.fixture(autouse=True)
@@ -121,7 +120,7 @@ def test_a_site_that_is_gone_costs_its_timeout_once(tmp_path, data_root):
 
     def fault(site, task, shareable, work):
         if site.name == "site-3" and task == exchange.TRAIN and in_round(shareable) == 2:
-            site.federation.done.wait(120)  # it never fetches again
+            site.federation.done.wait(600)  # it never fetches again
             return None
         return work()
 
@@ -150,13 +149,13 @@ def test_a_site_that_comes_back_is_waited_for_again(tmp_path, data_root):
     def fault(site, task, shareable, work):
         number = in_round(shareable) if task == exchange.TRAIN else 0
         if site.name == "site-1" and number == 2:
-            back.wait(60)
+            back.wait(600)
             return None
         if site.name != "site-1" and number == 4:
             back.set()
         return work()
 
-    settings = small_settings(rounds=4, round_timeout=4, absent_wait=1, lam=0.7)
+    settings = small_settings(rounds=4, round_timeout=8, absent_wait=1, lam=0.7)
     federation = Federation(tmp_path, data_root, settings, SITES, fault=fault).run()
     assert federation.panic is None
     answered = [row["answered"] for row in results_of(federation)["validation"]["history"]]
@@ -164,18 +163,19 @@ def test_a_site_that_comes_back_is_waited_for_again(tmp_path, data_root):
     assert_equal(federation, data_root, settings, {2: SITES[1:], 3: SITES[1:]})
 
 
-def test_a_retry_waits_the_full_time_for_a_silent_site(tmp_path, data_root):
+def test_a_retry_waits_the_full_time_for_a_silent_site(tmp_path, data_root, caplog):
     """Two of three are needed and two are silent in round 2's first attempt: in the second both get the full time."""
     silent = [("site-2", 2), ("site-3", 2)]
 
     def fault(site, task, shareable, work):
         if task == exchange.TRAIN and (site.name, in_round(shareable)) in silent:
             silent.remove((site.name, in_round(shareable)))
-            time.sleep(4.2)
+            while "asking again" not in caplog.text and not site.federation.done.wait(0.05):
+                pass
             return None
         return work()
 
-    settings = small_settings(rounds=2, round_timeout=4, absent_wait=1, lam=0.7)
+    settings = small_settings(rounds=2, round_timeout=6, absent_wait=1, lam=0.7)
     federation = Federation(tmp_path, data_root, settings, SITES, fault=fault).run()
     assert federation.panic is None
     assert results_of(federation)["validation"]["history"][1]["attempts"] == 2

@@ -12,9 +12,9 @@ from fedsm.flare import exchange
 from fedsm.selectors.private_sums import SENSITIVITY, gaussian_sigma
 from fedsm.server.checks import privacy_problem
 from fedsm.tracks import server_tracks
-from tests.conftest import SITES, small_settings
-from tests.flare.test_equality import last_weights
 from tests.helpers.federation import Federation, results_of
+from tests.helpers.small_jobs import SITES, small_settings
+from tests.helpers.weights import last_weights
 
 KEYS = ("epsilon", "delta", "sigma", "clip", "budget", "releases")
 FIRST = "model.0."  # entries of the U-Net's first block

@@ -5,10 +5,10 @@ import time
 import pytest
 
 from fedsm.flare import exchange
-from tests.conftest import SITES, small_settings, write_site
-from tests.flare.test_equality import last_weights
 from tests.helpers.federation import Federation, in_round, results_of
 from tests.helpers.plain_loop import largest_difference
+from tests.helpers.small_jobs import SITES, small_settings, write_site
+from tests.helpers.weights import last_weights
 
 
 @pytest.mark.parametrize("selector", ["statistics", "gradient"])

@@ -17,11 +17,11 @@ from fedsm.selectors.gaussian import StatisticsSelector, gaussian_classes, sums_
 from fedsm.server.guard import NormGuard
 from fedsm.tracks import server_tracks
 from fedsm.tracks.base import TRAIN
-from tests.conftest import SITES, small_settings
-from tests.flare.test_aggregator import IMAGES, aggregator, context, snapshot, update  # noqa: F401
-from tests.flare.test_equality import TOLERANCE, last_weights
 from tests.helpers.federation import Federation, in_round, results_of
 from tests.helpers.plain_loop import algorithm_1, largest_difference
+from tests.helpers.shareables import IMAGES, context, snapshot, update
+from tests.helpers.small_jobs import SITES, small_settings
+from tests.helpers.weights import TOLERANCE, last_weights
 
 
 def first_entry(result) -> tuple[dict, str]:
@@ -124,7 +124,7 @@ def test_an_evaluation_that_does_not_add_up_is_refused_and_the_run_finishes(tmp_
     assert results["test"]["global"]["per_site"]["site-2"] is None
 
 
-def far(aggregator, factor: float):  # noqa: F811
+def far(aggregator, factor: float):
     """An update whose norm in every track is `factor` times that of `update`."""
     shareable = update(aggregator)
     for part in shareable["DXO"]["data"].values():
@@ -132,7 +132,7 @@ def far(aggregator, factor: float):  # noqa: F811
     return shareable
 
 
-def after_a_round(aggregator):  # noqa: F811
+def after_a_round(aggregator):
     """The aggregator in its second round, knowing what is usual: updates of 1 in every entry."""
     for site in SITES:
         assert aggregator.accept(update(aggregator), context(site))
@@ -144,7 +144,7 @@ def after_a_round(aggregator):  # noqa: F811
 
 
 @pytest.mark.parametrize("aggregator", [{"norm_check": "refuse"}], indirect=True)
-def test_a_far_norm_is_refused(aggregator):  # noqa: F811
+def test_a_far_norm_is_refused(aggregator):
     """4 times the usual norm is taken, 6 times is not (`norm_factor` is 5)."""
     told = after_a_round(aggregator)
     assert aggregator.accept(far(aggregator, 4), context("site-1"))
@@ -156,7 +156,7 @@ def test_a_far_norm_is_refused(aggregator):  # noqa: F811
     assert all(torch.equal(before[k], after[k]) for k in before)
 
 
-def test_a_far_norm_is_scaled_down_to_the_usual_one(aggregator):  # noqa: F811
+def test_a_far_norm_is_scaled_down_to_the_usual_one(aggregator):
     """An update of 400 in every entry becomes one of 1, as those of the round before were."""
     told = after_a_round(aggregator)
     before = snapshot(aggregator)
@@ -169,7 +169,7 @@ def test_a_far_norm_is_scaled_down_to_the_usual_one(aggregator):  # noqa: F811
 
 
 @pytest.mark.parametrize("aggregator", [{"norm_check": mode} for mode in NORM_CHECKS], indirect=True)
-def test_an_absurd_norm_is_refused_in_every_mode(aggregator):  # noqa: F811
+def test_an_absurd_norm_is_refused_in_every_mode(aggregator):
     """No model survives 501 = 100 x norm_factor + 1 times the usual update."""
     after_a_round(aggregator)
     assert not aggregator.accept(far(aggregator, 501), context("site-1"))
@@ -178,7 +178,7 @@ def test_an_absurd_norm_is_refused_in_every_mode(aggregator):  # noqa: F811
 @pytest.mark.parametrize(
     ("aggregator", "warnings"), [({"norm_check": "warn"}, 3), ({"norm_check": "off"}, 0)], indirect=["aggregator"]
 )
-def test_a_far_norm_is_merged_if_the_job_says_so(aggregator, warnings):  # noqa: F811
+def test_a_far_norm_is_merged_if_the_job_says_so(aggregator, warnings):
     """One warning for each track; none with `norm_check` off."""
     told = after_a_round(aggregator)
     assert aggregator.accept(far(aggregator, 11), context("site-2"))
@@ -247,7 +247,7 @@ def test_norms_survive_a_resume(tmp_path, data_root):
     assert state["record"]["norms"]["global"][0] == norms["global"][0]
 
 
-def test_an_oversized_answer_is_refused_before_it_is_read(tmp_path, aggregator):  # noqa: F811
+def test_an_oversized_answer_is_refused_before_it_is_read(tmp_path, aggregator):
     """What FLARE received to disk is judged by the size of its files."""
     file = tmp_path / "huge.safetensors"
     with file.open("wb") as f:
@@ -263,7 +263,7 @@ def test_an_oversized_answer_is_refused_before_it_is_read(tmp_path, aggregator):
     assert aggregator.results.refused["site-1"].startswith("oversized: 100")
 
 
-def test_tracks_in_numpy_float64_are_not_oversized(aggregator):  # noqa: F811
+def test_tracks_in_numpy_float64_are_not_oversized(aggregator):
     """A site's filter may turn float32 into float64; that is the most a good answer can have."""
     shareable = update(aggregator)
     for part in shareable["DXO"]["data"].values():
@@ -271,7 +271,7 @@ def test_tracks_in_numpy_float64_are_not_oversized(aggregator):  # noqa: F811
     assert aggregator.accept(shareable, context("site-1")), aggregator.results.refused
 
 
-def test_a_filter_s_own_words_in_the_meta_are_not_kept(aggregator):  # noqa: F811
+def test_a_filter_s_own_words_in_the_meta_are_not_kept(aggregator):
     assert aggregator.accept(update(aggregator, filter_history=["x"], junk="y" * 10**6), context("site-1"))
     assert set(aggregator.results.accepted["site-1"]) == {"round", "images"}
 

@@ -10,9 +10,9 @@ from fedsm.flare import exchange
 from fedsm.selectors.network_features import encoder_features, encoder_weights
 from fedsm.super_model.artefact import load_super_model
 from fedsm.tracks import build_inference_selector
-from tests.conftest import SITES, small_settings
-from tests.flare.test_equality import last_weights
 from tests.helpers.federation import Federation, results_of
+from tests.helpers.small_jobs import SITES, small_settings
+from tests.helpers.weights import last_weights
 
 
 def encoder_settings(**given):

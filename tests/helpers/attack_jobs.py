@@ -7,8 +7,8 @@ from pathlib import Path
 
 from fedsm.server.checkpoint import FOLDER
 from fedsm.server.checkpoint_dirs import RUNS
-from tests.conftest import SITES, small_settings
 from tests.helpers.federation import Federation
+from tests.helpers.small_jobs import SITES, small_settings
 
 LEAD, OTHER, ADMIN = (
     {"submitter_name": name, "submitter_org": "org", "submitter_role": role}

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import copy
 import json
+import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import Mock
@@ -32,8 +32,10 @@ from fedsm.flare import exchange
 from fedsm.flare.aggregator import SoftPullAggregator
 from fedsm.flare.controller import FedSMController
 from fedsm.flare.executor import FedSMExecutor
+from tests.helpers.kinds import FEDERATION_EVENT
 
 JOB = SIMULATED_JOB  # checkpoints are in the job's own folder then
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.01, 0.1  # seconds between two questions for a task
 Fault = Callable[["Site", str, Shareable, Callable[[], Shareable]], Shareable | None]
 
 
@@ -83,11 +85,14 @@ class Site:
             return copy.deepcopy(self.executor.execute(name, copy.deepcopy(shareable), fl_ctx, self.federation.abort))
 
     def loop(self) -> None:
+        pause = _SHORTEST_PAUSE
         while not self.federation.done.is_set():
             name, task_id, shareable = self.fetch()
             if not name:
-                time.sleep(0.01)
+                self.federation.done.wait(pause)
+                pause = min(1.5 * pause, _LONGEST_PAUSE)  # whoever waits long leaves the processor to others
                 continue
+            pause = _SHORTEST_PAUSE
             fault = self.federation.fault
             result = (
                 fault(self, name, shareable, lambda n=name, s=shareable: self.work(n, s))
@@ -127,6 +132,7 @@ class Federation:
         job_id: str = JOB,
         submitter: dict[str, str] | None = None,
     ):
+        sys.audit(FEDERATION_EVENT)
         self.job_id = job_id
         self.folder, self.data, self.fault = folder, data, fault
         self.site_settings = site_settings or {}

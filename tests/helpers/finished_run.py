@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.conftest import SITES, small_settings
 from tests.helpers.federation import Federation
+from tests.helpers.small_jobs import SITES, small_settings
 
 
 def finished_run(folder: Path, data: Path, **given) -> Path:

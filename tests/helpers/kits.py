@@ -57,7 +57,7 @@ def started_server(kits: Path, folder: Path):
     with (folder / "server.log").open("w") as log:
         process = subprocess.Popen(command, cwd=root, env=os.environ | {"HOME": str(folder)}, stdout=log, stderr=log)
     try:
-        deadline = time.monotonic() + 180
+        deadline = time.monotonic() + 600
         while True:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
                 break

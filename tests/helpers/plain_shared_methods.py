@@ -17,8 +17,8 @@ from fedsm.core.settings import JobSettings
 from fedsm.data.dataset import load_site, seeded_order
 from fedsm.nets import build_unet
 from fedsm.tracks.base import SiteContext
-from tests.conftest import small_settings
 from tests.helpers.plain_loop import average, clone
+from tests.helpers.small_jobs import small_settings
 
 
 class Sites:

@@ -20,7 +20,7 @@ def plain_simulator(job: Path, scratch: Path, data_root: Path, threads: int) -> 
         prepare_workspace(workspace, data_root, threads=sites)
         run = [*command, "-w", str(workspace), "-n", str(sites), "-t", str(threads)]
         with (scratch / "log").open("wb") as log, contextlib.suppress(subprocess.TimeoutExpired):
-            subprocess.run(run, stdout=log, stderr=log, timeout=600)
+            subprocess.run(run, stdout=log, stderr=log, timeout=1800)
         for process in processes_of(workspace):
             process.kill()
         if not _SITE_LOST.search((scratch / "log").read_bytes()):  # FLARE's own race for a port

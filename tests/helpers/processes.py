@@ -16,9 +16,9 @@ import yaml
 
 from app_fedsm.federation import session as sessions
 from fedsm.core.errors import UserError
+from tests.helpers.folders import ROOT
 
-ROOT = Path(__file__).parents[2]
-START_SECONDS = 180
+START_SECONDS = 600
 
 
 def free_port() -> int:

@@ -17,8 +17,9 @@ from app_fedsm.federation.following import follow
 from app_fedsm.provisioning.provision import provision
 from app_fedsm.runs.run_folder import PROGRESS
 from fedsm.server.checkpoint_dirs import RUNS
-from tests.conftest import SITES
-from tests.helpers.processes import ROOT, Running, free_port
+from tests.helpers.folders import ROOT
+from tests.helpers.processes import Running, free_port
+from tests.helpers.small_jobs import SITES
 
 LEAD, OTHER = "lead@consortium.example.org", "other@university.example.org"
 

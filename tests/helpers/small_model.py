@@ -13,7 +13,7 @@ from fedsm.selectors.descriptor import DESCRIPTORS, build_descriptor
 from fedsm.selectors.gaussian import gaussian_classes, pack
 from fedsm.selectors.network_features import encoder_weights
 from fedsm.super_model.artefact import save_super_model
-from tests.conftest import small_settings
+from tests.helpers.small_jobs import small_settings
 
 SITES = ["site-1", "site-2"]
 # kind -> options of `small_settings`

@@ -15,7 +15,7 @@ from fedsm.tracks import check_tracks, client_tracks
 from fedsm.tracks.base import TRAIN, ClientTrack, SiteContext
 from fedsm.tracks.segmentation import SegmentationClient
 from fedsm.tracks.shared_network import initial_weights
-from tests.conftest import SITES, small_settings
+from tests.helpers.small_jobs import SITES, small_settings
 
 CPU = torch.device("cpu")
 
@@ -119,3 +119,20 @@ def refusal(tracks: str) -> str:
     except UserError as e:
         return str(e)
     return ""
+
+
+def noise(count: int, seed: int = 0) -> list:
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        (torch.rand(2, 3, 32, 32, generator=generator), (torch.rand(2, 2, 32, 32, generator=generator) > 0.5).float())
+        for _ in range(count)
+    ]
+
+
+def train(track, down: dict, batches: list) -> dict:
+    track.receive(TRAIN, {k: v.clone() for k, v in down.items()})
+    track.validate(TRAIN, batches)
+    track.begin(sum(len(x) for x, _ in batches))
+    for x, y in batches:
+        track.step(x, y)
+    return track.send(TRAIN)

@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from fedsm.data.findings import KINDS, format_reports
-from tests.conftest import small_settings
+from tests.helpers.small_jobs import small_settings
 
 TASK = small_settings().task
 PROSTATE = small_settings(task="prostate").task

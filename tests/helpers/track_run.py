@@ -10,7 +10,7 @@ from fedsm.core.settings import JobSettings
 from fedsm.core.tensors import Batch, Tensors
 from fedsm.tracks import KINDS, client_tracks, playing, server_tracks
 from fedsm.tracks.base import DELIVER, REGISTER, TRAIN, Membership, Phase, ServerTrack, SiteContext
-from tests.conftest import SITES, small_settings
+from tests.helpers.small_jobs import SITES, small_settings
 
 CPU = torch.device("cpu")
 ROUNDS = 3

@@ -17,7 +17,7 @@ from fedsm.client.site_settings import SiteLocation
 from fedsm.client.trainer_link import COMMAND, TrainerLink
 from fedsm.tracks import server_tracks
 from fedsm.tracks.base import TRAIN
-from tests.conftest import SITES, small_settings
+from tests.helpers.small_jobs import SITES, small_settings
 
 SITE = SITES[1]
 GO_ON = lambda: False  # noqa: E731

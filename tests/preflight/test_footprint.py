@@ -11,7 +11,7 @@ from fedsm.nets import build_unet, count_parameters
 from fedsm.preflight.footprint import PROCESS, activation_bytes, cache_bytes, job_footprint
 from fedsm.tracks import client_tracks
 from fedsm.tracks.base import SiteContext
-from tests.conftest import small_settings
+from tests.helpers.small_jobs import small_settings
 
 
 def test_activations_by_hand():

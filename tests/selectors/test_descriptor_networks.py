@@ -14,7 +14,7 @@ from fedsm.selectors.network_features import (
     encoder_weights,
     random_features,
 )
-from tests.conftest import small_settings
+from tests.helpers.small_jobs import small_settings
 
 
 def test_pooling_by_hand():

@@ -11,17 +11,10 @@ from fedsm.selectors.gaussian import StatisticsSelector, gaussian_classes, pack,
 from fedsm.selectors.private_sums import SENSITIVITY, PrivateSums, StatisticsPrivacy, gaussian_delta, gaussian_sigma
 from fedsm.tracks import client_tracks
 from fedsm.tracks.base import SiteContext
-from tests.conftest import small_settings
+from tests.helpers.descriptors import rows_of
+from tests.helpers.small_jobs import small_settings
 
 CPU = torch.device("cpu")
-
-
-def rows_of(n: int, seed: int = 0, shift: float = 0.0) -> torch.Tensor:
-    """Descriptors as the public constants expect them: one unit of spread, half of it common to all numbers."""
-    generator = torch.Generator().manual_seed(seed)
-    unit = torch.randn(n, 63, generator=generator) * 0.5 + torch.randn(n, 1, generator=generator) * 0.5 + shift
-    centre, scale = image_scale(3)
-    return unit.double() * scale + centre
 
 
 def test_delta_by_hand():

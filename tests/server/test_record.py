@@ -5,7 +5,7 @@ import pytest
 from fedsm.server.record import RunRecord
 from fedsm.tracks import server_tracks
 from fedsm.tracks.base import DELIVER
-from tests.conftest import SITES, small_settings
+from tests.helpers.small_jobs import SITES, small_settings
 
 
 def reports(scores: dict[str, float]) -> dict:

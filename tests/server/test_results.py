@@ -3,7 +3,7 @@
 import pytest
 
 from fedsm.server.results import choose_gamma, evaluation_problem, summarize
-from tests.conftest import small_settings
+from tests.helpers.small_jobs import small_settings
 
 SITES = ["a", "b"]
 

@@ -4,7 +4,7 @@ import re
 
 from fedsm.super_model.artefact import save_super_model
 from fedsm.super_model.card import render_card
-from tests.conftest import small_settings
+from tests.helpers.small_jobs import small_settings
 
 
 def manifest() -> dict:

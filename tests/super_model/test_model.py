@@ -16,7 +16,7 @@ from fedsm.super_model.artefact import load_super_model
 from fedsm.super_model.labels import compose, decompose, mask_table
 from fedsm.super_model.model import SuperModel
 from fedsm.tracks import build_inference_selector
-from tests.conftest import small_settings
+from tests.helpers.small_jobs import small_settings
 from tests.helpers.small_model import KINDS, SITES, site_images, write_super_model
 
 

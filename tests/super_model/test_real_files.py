@@ -8,7 +8,7 @@ from PIL import Image
 from app_fedsm.cli.main import main
 from fedsm.data.readers import read
 from fedsm.super_model.model import SuperModel
-from tests.data.test_real_data import NUCLEI, PROSTATE, needs_nuclei, needs_prostate
+from tests.helpers.real_data import NUCLEI, PROSTATE, needs_nuclei, needs_prostate
 from tests.helpers.small_model import write_super_model
 
 

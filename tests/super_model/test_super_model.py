@@ -8,7 +8,7 @@ import torch
 from fedsm.core.errors import UserError
 from fedsm.selectors.inference import select
 from fedsm.super_model.artefact import load_super_model, save_super_model
-from tests.conftest import small_settings
+from tests.helpers.small_jobs import small_settings
 
 
 def test_select_by_hand():

@@ -9,7 +9,7 @@ import torch
 from fedsm.core.errors import UserError
 from fedsm.tracks import KINDS
 from fedsm.tracks.base import TRAIN, ClientTrack, Membership, ServerTrack
-from tests.conftest import SITES
+from tests.helpers.small_jobs import SITES
 from tests.helpers.track_run import TrackRun, job_with
 
 NEW = "site-4"

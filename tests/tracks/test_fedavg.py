@@ -4,7 +4,7 @@ import torch
 
 from fedsm.tracks import server_tracks
 from fedsm.tracks.base import TRAIN
-from tests.conftest import SITES, small_settings
+from tests.helpers.small_jobs import SITES, small_settings
 
 
 def make_track(value: float = 1.0):

@@ -10,9 +10,9 @@ from fedsm.tracks import client_tracks, server_tracks
 from fedsm.tracks.base import DELIVER, TRAIN, SiteContext
 from fedsm.tracks.fedbn import FedBNClient, norm_entries
 from fedsm.tracks.shared_network import initial_weights
-from tests.conftest import SITES, small_settings
 from tests.helpers.plain_shared_methods import Line, batch, one, tiny
-from tests.tracks.test_perfedavg import noise, train
+from tests.helpers.small_jobs import SITES, small_settings
+from tests.helpers.small_site import noise, train
 
 CPU = torch.device("cpu")
 

@@ -6,7 +6,7 @@ import torch
 from fedsm.tracks.base import DELIVER, TRAIN
 from fedsm.tracks.finetune import FineTuneClient
 from fedsm.tracks.segmentation import SegmentationClient
-from tests.conftest import small_settings
+from tests.helpers.small_jobs import small_settings
 from tests.helpers.small_site import (
     beside_global,
     continues_after_restart,

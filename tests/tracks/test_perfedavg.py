@@ -8,8 +8,9 @@ from fedsm.core.tensors import payload_bytes
 from fedsm.tracks import client_tracks, server_tracks
 from fedsm.tracks.base import DELIVER, TRAIN, SiteContext
 from fedsm.tracks.perfedavg import PerFedAvgClient
-from tests.conftest import SITES, small_settings
 from tests.helpers.plain_shared_methods import batch, one, tiny
+from tests.helpers.small_jobs import SITES, small_settings
+from tests.helpers.small_site import noise, train
 
 CPU = torch.device("cpu")
 
@@ -71,23 +72,6 @@ def test_adam_sees_the_meta_gradient():
 def settings_with(**options):
     text = ", ".join(f"{k}: {v}" for k, v in ({"kind": "per-fedavg"} | options).items())
     return small_settings(overrides=[f"tracks.personal={{{text}}}", "task.unet.norm=BATCH"])
-
-
-def noise(count: int, seed: int = 0) -> list:
-    generator = torch.Generator().manual_seed(seed)
-    return [
-        (torch.rand(2, 3, 32, 32, generator=generator), (torch.rand(2, 2, 32, 32, generator=generator) > 0.5).float())
-        for _ in range(count)
-    ]
-
-
-def train(track, down: dict, batches: list) -> dict:
-    track.receive(TRAIN, {k: v.clone() for k, v in down.items()})
-    track.validate(TRAIN, batches)
-    track.begin(sum(len(x) for x, _ in batches))
-    for x, y in batches:
-        track.step(x, y)
-    return track.send(TRAIN)
 
 
 def test_without_inner_steps_it_is_fedavg_on_every_second_batch():

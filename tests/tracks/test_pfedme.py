@@ -9,9 +9,9 @@ from fedsm.tracks import client_tracks, server_tracks
 from fedsm.tracks.base import DELIVER, TRAIN, SiteContext
 from fedsm.tracks.pfedme import PFedMeClient
 from fedsm.tracks.shared_network import initial_weights
-from tests.conftest import SITES, small_settings
 from tests.helpers.plain_shared_methods import batch, one, tiny
-from tests.tracks.test_perfedavg import noise, train
+from tests.helpers.small_jobs import SITES, small_settings
+from tests.helpers.small_site import noise, train
 
 CPU = torch.device("cpu")
 BY_HAND = {"prox": 2.0, "inner_steps": 2, "inner_lr": 0.5, "outer_lr": 0.25, "beta": 1}

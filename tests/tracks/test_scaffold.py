@@ -8,8 +8,8 @@ from fedsm.core.tensors import payload_bytes
 from fedsm.tracks import client_tracks, server_tracks
 from fedsm.tracks.base import DELIVER, TRAIN, SiteContext
 from fedsm.tracks.scaffold import ScaffoldClient
-from tests.conftest import SITES, small_settings
 from tests.helpers.plain_shared_methods import batch, one, tiny
+from tests.helpers.small_jobs import SITES, small_settings
 
 CPU = torch.device("cpu")
 

@@ -9,7 +9,7 @@ from fedsm.nets import build_selector
 from fedsm.selectors.inference import blend, mix
 from fedsm.tracks import build_inference_selector, client_tracks, server_tracks
 from fedsm.tracks.base import TRAIN, SiteContext
-from tests.conftest import SITES, small_settings
+from tests.helpers.small_jobs import SITES, small_settings
 
 
 def logit(p: float) -> torch.Tensor:

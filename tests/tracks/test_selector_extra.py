@@ -7,7 +7,7 @@ from torch import nn
 from fedsm.core.errors import UserError
 from fedsm.tracks import client_tracks, playing, score_names, server_tracks
 from fedsm.tracks.base import DELIVER, TRAIN, SiteContext
-from tests.conftest import SITES, small_settings
+from tests.helpers.small_jobs import SITES, small_settings
 
 
 class Constant(nn.Module):

@@ -5,7 +5,7 @@ from torch.nn import functional
 
 from fedsm.tracks import client_tracks, server_tracks
 from fedsm.tracks.base import TRAIN, SiteContext
-from tests.conftest import SITES, small_settings
+from tests.helpers.small_jobs import SITES, small_settings
 
 CPU = torch.device("cpu")
 

@@ -10,7 +10,7 @@ from fedsm.selectors.gaussian import StatisticsSelector, gaussian_classes, pack,
 from fedsm.selectors.network_features import encoder_weights
 from fedsm.tracks import build_inference_selector, check_tracks, client_tracks, server_tracks
 from fedsm.tracks.base import DELIVER, REGISTER, TRAIN, SiteContext
-from tests.conftest import SITES, small_settings
+from tests.helpers.small_jobs import SITES, small_settings
 
 CPU = torch.device("cpu")
 

@@ -6,7 +6,7 @@ import torch
 from fedsm.core.errors import UserError
 from fedsm.tracks import server_tracks, softpull
 from fedsm.tracks.base import TRAIN
-from tests.conftest import SITES, small_settings
+from tests.helpers.small_jobs import SITES, small_settings
 
 
 def make_track(lam: float, values=(0.0, 0.0, 0.0), steps: bool = False):

@@ -18,7 +18,11 @@ from fedsm.core.tensors import Tensors
 _LENGTH = struct.Struct("!Q")
 
 
-def send(sock: socket.socket, header: dict, tracks: dict[str, Tensors], waiting: Callable[[], None] | None = None):
+def _wait() -> None:
+    """Goes on waiting."""
+
+
+def send(sock: socket.socket, header: dict, tracks: dict[str, Tensors], waiting: Callable[[], None] = _wait) -> None:
     """Sends one frame.
 
     Args:
@@ -34,11 +38,12 @@ def send(sock: socket.socket, header: dict, tracks: dict[str, Tensors], waiting:
     ]
     text = json.dumps({"header": header, "layout": layout}).encode()
     _send(sock, memoryview(_LENGTH.pack(len(text)) + text), waiting)
-    for track, key, *_ in layout:
-        _send(sock, _bytes_of(tracks[track].pop(key).detach().cpu().contiguous()), waiting)
+    for tensors in tracks.values():
+        for key in list(tensors):
+            _send(sock, _bytes_of(tensors.pop(key).detach().cpu().contiguous()), waiting)
 
 
-def receive(sock: socket.socket, waiting: Callable[[], None] | None = None) -> tuple[dict, dict[str, Tensors]]:
+def receive(sock: socket.socket, waiting: Callable[[], None] = _wait) -> tuple[dict, dict[str, Tensors]]:
     """Waits for one frame.
 
     Returns:
@@ -62,10 +67,10 @@ def receive(sock: socket.socket, waiting: Callable[[], None] | None = None) -> t
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:
     """The memory of a contiguous tensor, whatever its dtype."""
-    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+    return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
-def _send(sock: socket.socket, data: memoryview, waiting: Callable[[], None] | None) -> None:
+def _send(sock: socket.socket, data: memoryview, waiting: Callable[[], None]) -> None:
     while len(data):
         try:
             data = data[sock.send(data) :]
@@ -73,7 +78,7 @@ def _send(sock: socket.socket, data: memoryview, waiting: Callable[[], None] | N
             waiting()
 
 
-def _fill(sock: socket.socket, data: memoryview, waiting: Callable[[], None] | None) -> None:
+def _fill(sock: socket.socket, data: memoryview, waiting: Callable[[], None]) -> None:
     while len(data):
         try:
             count = sock.recv_into(data)

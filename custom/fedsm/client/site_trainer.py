@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 
@@ -191,8 +192,6 @@ class SiteTrainer:
         that says what the site's images are."""
         files = [file for part in self.parts.values() for file, _ in part.files]
         return {"files": file_kind(files)} | {
-            part: evaluate_candidates(
-                self.settings, self.sites, candidates, lambda part=part: self.batches(part), self.device
-            )
+            part: evaluate_candidates(self.settings, self.sites, candidates, partial(self.batches, part), self.device)
             for part in ("validation", "test")
         }

@@ -170,11 +170,13 @@ class _Child:
     def _stop(self) -> None:
         """Asks it to stop at the next batch."""
         with contextlib.suppress(OSError):  # gone already: the socket will say so
+            assert self._process.stdin
             os.write(self._process.stdin.fileno(), f"{self._number}\n".encode())
 
     def end(self) -> None:
         """Ends the process: the end of its standard input lets it go, at once unless it hangs in foreign code."""
         self._sock.close()
+        assert self._process.stdin
         self._process.stdin.close()
         try:
             self._process.wait(5)

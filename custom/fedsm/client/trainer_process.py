@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 import traceback
+from typing import Any
 
 from fedsm.client import frames
 from fedsm.client.failures import explain
@@ -23,12 +24,13 @@ from fedsm.client.work import Aborted
 from fedsm.client.workers import build_worker
 from fedsm.core.errors import UserError
 from fedsm.core.private_files import keep_private
+from fedsm.core.tensors import Tensors
 
 
 class _Hand:
     """Follows standard input in a thread."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.stopped = 0  # this task and those before it are to stop
         threading.Thread(target=self._follow, daemon=True).start()
 
@@ -63,11 +65,13 @@ def _serve() -> int:
                 request, payload = frames.receive(sock)
             except EOFError:
                 return 0
-            sound, tracks = True, {}
+            sound = True
+            tracks: dict[str, Tensors] = {}
+            reply: dict[str, Any] = {}
             try:
                 trainer = trainer or build_worker(location, request["task"], request["meta"])
                 number = request["number"]
-                answer = trainer.do(request["task"], request["meta"], payload, lambda n=number: hand.stopped >= n)
+                answer = trainer.do(request["task"], request["meta"], payload, lambda n=number: hand.stopped >= n)  # type: ignore[misc]
                 reply = {"meta": answer.meta, "sums": answer.sums}
                 tracks = {name: dict(tensors) for name, tensors in answer.tracks.items()}
                 del answer

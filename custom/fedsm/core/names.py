@@ -57,7 +57,7 @@ def check_site_name(value: object, where: str) -> str:
     Raises:
         UserError: it is none.
     """
-    if not is_site_name(value):
+    if not isinstance(value, str) or not is_site_name(value):
         raise _error(value, where, "site's name (letters, digits, '-' and '_' only)")
     return value
 
@@ -132,7 +132,7 @@ def refuse_links(folder: Path, names: Iterable[str]) -> None:
             )
 
 
-def _matching(pattern: re.Pattern, value: object, where: str, what: str) -> str:
+def _matching(pattern: re.Pattern[str], value: object, where: str, what: str) -> str:
     if not isinstance(value, str) or not pattern.fullmatch(value):
         raise _error(value, where, what)
     return value

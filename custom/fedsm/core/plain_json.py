@@ -6,6 +6,7 @@ import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from fedsm.core.errors import UserError
 from fedsm.core.text import one_line
@@ -15,7 +16,7 @@ _MOST_BYTES = 512 * 1024**2  # a run of thousands of rounds and a hundred sites 
 _WRONG = (KeyError, TypeError, ValueError, AttributeError, IndexError, StopIteration, ArithmeticError, RecursionError)
 
 
-def parse_json(text: str) -> object:
+def parse_json(text: str) -> Any:
     """What a text says.
 
     Raises:
@@ -27,7 +28,7 @@ def parse_json(text: str) -> object:
         raise ValueError("it is nested too deeply") from e
 
 
-def read_json(path: Path) -> object:
+def read_json(path: Path) -> Any:
     """What a file says.
 
     Raises:

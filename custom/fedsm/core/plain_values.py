@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +30,7 @@ def plain_problem(values: object) -> str | None:
 
 def _walk(values: object) -> Iterator[tuple[int, object]]:
     """Every value and key with its depth. Without recursion: what is nested deeply must not end this either."""
-    waiting: list[tuple[int, Iterator]] = [(0, iter([values]))]
+    waiting: list[tuple[int, Iterator[Any]]] = [(0, iter([values]))]
     while waiting:
         depth, items = waiting[-1]
         try:

@@ -9,10 +9,11 @@ majority to go by, and the smaller count is the measure.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from statistics import median
 
 
-def bounded_shares(counts: dict[str, int], max_share: float) -> dict[str, float]:
+def bounded_shares(counts: Mapping[str, float], max_share: float) -> dict[str, float]:
     """Each site's weight in averages: its count, at most `max_share` times the median count.
 
     Args:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from torch.nn.utils import get_total_norm
 from fedsm.core.tensors import Tensors
 
 
-def as_tensor(value) -> torch.Tensor:
+def as_tensor(value: Any) -> torch.Tensor:
     """A CPU tensor of a torch or numpy array. Site filters return numpy where torch was sent.
 
     Raises:

@@ -42,7 +42,7 @@ from fedsm.data.site_folder import Pair
 try:
     import fcntl
 except ImportError:  # Windows
-    fcntl = None
+    fcntl = None  # type: ignore[assignment]
 
 _IMAGES, _LABELS, _MANIFEST = "images.f32", "labels.u8", "manifest.json"
 _MANIFEST_BYTES, _COUNT_BYTES = 256, 16  # the most that a manifest takes, and each file's count in it
@@ -184,7 +184,8 @@ def _map(entry_dir: Path) -> Entry | None:
         except (OSError, ValueError, KeyError, TypeError):
             return None
         stack.pop_all()  # stays open: it says that the entry is in use
-        return Entry(*arrays, content["counts"], manifest)
+        images, labels = arrays
+        return Entry(images, labels, content["counts"], manifest)
 
 
 @contextlib.contextmanager

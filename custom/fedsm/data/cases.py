@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,7 +68,7 @@ class SiteCases:
         pairs = list_pairs(folder, site)
         stems = [p.stem for p in pairs]
         patients = patients_of(folder, stems, rules.pattern(folder, settings.task, site), site)
-        rows = range(len(pairs))
+        rows: Sequence[int] = range(len(pairs))
         if part != ALL:
             assert part in PARTS
             rows = split_site(stems, patients, rules.split_seed(settings), site, folder, state, write=False)[part]

@@ -123,7 +123,7 @@ def check_folder(
     folder: Path,
     site: str,
     task: TaskSettings,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], object] | None = None,
     rules: SiteRules = RESEARCH,
 ) -> SiteReport:
     """Checks one site; decodes each file once.
@@ -160,7 +160,7 @@ def _is_site(folder: Path) -> bool:
 
 
 def check_root(
-    root: Path, task: TaskSettings, progress: Callable[[int], None] | None = None, rules: SiteRules = RESEARCH
+    root: Path, task: TaskSettings, progress: Callable[[int], object] | None = None, rules: SiteRules = RESEARCH
 ) -> list[SiteReport]:
     """Checks all sites of a data root, and compares them with each other. A single site's folder works as well.
 

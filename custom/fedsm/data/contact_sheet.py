@@ -138,7 +138,7 @@ def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
         return ImageFont.load_default(size)
 
 
-def _fit(draw: ImageDraw.ImageDraw, text: str, font, width: int) -> str:
+def _fit(draw: ImageDraw.ImageDraw, text: str, font: ImageFont.ImageFont | ImageFont.FreeTypeFont, width: int) -> str:
     """Text shortened in its middle: names of medical files differ at their ends."""
     if not isinstance(font, ImageFont.FreeTypeFont):
         text = text.encode("latin-1", "replace").decode("latin-1")  # the bitmap font of a pillow without FreeType

@@ -6,7 +6,7 @@ import hashlib
 import logging
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -211,7 +211,7 @@ def _decode(pairs: list[Pair], site: str, settings: JobSettings, workers: int) -
     desc = f"decoding {printable(site)}"
     bar = tqdm(total=len(pairs), desc=desc, unit=unit, leave=False, disable=None)  # None: not in a log
     with bar, ThreadPoolExecutor(workers) as pool:
-        waiting = deque()
+        waiting: deque[Future[tuple]] = deque()
         try:
             for pair in pairs:
                 waiting.append(pool.submit(load_pair, pair, site, settings))

@@ -158,7 +158,7 @@ def grid_difference(image: Path, mask: Path) -> str | None:
         affines.append(header.affine @ inv_ornt_aff(orientation, shape))
     turned = [shape[i] for i in np.argsort(orientation[:, 0])]
     spacings = [voxel_sizes(a) for a in affines]
-    if not np.allclose(*spacings, rtol=0.01):
+    if not np.allclose(spacings[0], spacings[1], rtol=0.01):
         return "image {} mm, mask {} mm".format(*(" x ".join(f"{s:.3g}" for s in spacing) for spacing in spacings))
     corners = np.array([*itertools.product(*((0, n - 1) for n in turned), [1])])
     shift = np.linalg.norm((corners @ (affines[0] - affines[1]).T)[:, :3], axis=1).max()

@@ -20,7 +20,7 @@ PARTS = ("train", "validation", "test")
 FILE_NAME = "splits.json"
 
 
-def derive_seed(*parts) -> int:
+def derive_seed(*parts: object) -> int:
     """A 63-bit seed from any values: the same on every machine, unrelated for unrelated values."""
     digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1

@@ -146,7 +146,7 @@ def write_sites(
     seed: int = 0,
     images: int = 40,
     size: int = 128,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], object] | None = None,
 ) -> list[str]:
     """Write `<out>/<site>/images/<stem>.png` and `<out>/<site>/masks/<stem>.png`.
 

@@ -76,7 +76,8 @@ def client_average(sites: list[Resampled]) -> dict:
 def pooled(sites: list[Resampled]) -> dict:
     """The same of the mean over all images of all sites."""
     mean = sum(s.mean * s.count for s in sites) / sum(s.count for s in sites)
-    return _interval(mean, sum(s.totals for s in sites) / sum(s.counts for s in sites), sites)
+    totals, counts = (np.sum([getattr(s, name) for s in sites], 0) for name in ("totals", "counts"))
+    return _interval(mean, totals / counts, sites)
 
 
 def from_errors(sites: list[dict], weights: list[float], most: float | None) -> dict:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 
@@ -108,7 +109,7 @@ def evaluate_candidates(
 class _Selection:
     """The scores of the selector's choices, collected batch by batch."""
 
-    def __init__(self, settings: JobSettings, selector, sites: list[str]):
+    def __init__(self, settings: JobSettings, selector: Any, sites: list[str]):
         self._selector = selector
         self._sites = sites
         self._rule = getattr(selector, "rule", THRESHOLD)
@@ -131,7 +132,7 @@ class _Selection:
                 self._dice[i].append(dice_per_image(mix(yhat, logits) > 0.5, truth > 0))
             else:
                 self._dice[i].append(every[chosen, rows])
-            if self._blends:
+            if self._blends and gamma is not None:
                 self._blended[i].append(dice_per_image(mix(blend(yhat, gamma), logits) > 0.5, truth > 0))
 
     def rows(self, by_label: Callable[[torch.Tensor], dict[str, float]]) -> list[dict]:

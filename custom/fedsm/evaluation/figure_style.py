@@ -7,11 +7,15 @@ import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
 from fedsm.core.errors import UserError
 from fedsm.core.private_files import new_file
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # Okabe & Ito's palette without black, the strong ones first.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#B8A800")
@@ -29,7 +33,7 @@ _RC = {
 }  # fmt: skip
 
 
-def load_matplotlib():
+def load_matplotlib() -> Any:
     """matplotlib, with every text shown as it is: a `$` in the name of a site does not begin a formula.
 
     The setting is read when a text is created, which legends and ticks do late; so it holds for the whole process.
@@ -50,7 +54,7 @@ def site_colours(sites: Sequence[str]) -> dict[str, str]:
     return {site: PALETTE[i % len(PALETTE)] for i, site in enumerate(sites)}
 
 
-def new_figure(width: float = 4.6, height: float = 3.0, rows: int = 1):
+def new_figure(width: float = 4.6, height: float = 3.0, rows: int = 1) -> tuple[Figure, Any]:
     """A figure and its axes, one below the other, in the report's style; width and height in inches."""
     matplotlib = load_matplotlib()
     from matplotlib.figure import Figure
@@ -61,9 +65,9 @@ def new_figure(width: float = 4.6, height: float = 3.0, rows: int = 1):
     return figure, (axes[0] if rows == 1 else list(axes))
 
 
-def add_legend(figure, *axes, columns: int = 3) -> None:
+def add_legend(figure: Figure, *axes: Any, columns: int = 3) -> None:
     """A legend below the figure, where it hides no line: every name once."""
-    known = {}
+    known: dict[str, Any] = {}
     for one in axes:
         known |= {label: handle for handle, label in zip(*one.get_legend_handles_labels(), strict=True)}
     figure.legend(

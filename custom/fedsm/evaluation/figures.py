@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from statistics import median
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedsm.evaluation.figure_style import DASHES, HEAT, INK, MARKERS, add_legend, new_figure
 from fedsm.evaluation.runs import Run
 from fedsm.tracks import score_names
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def tracks_of(run: Run) -> list[str]:
@@ -62,7 +66,9 @@ def gamma_sweep(rows: list[dict], chosen: float | None):
     return figure
 
 
-def heat_map(rows: dict[str, dict[str, float]], ylabel: str, xlabel: str, digits: int = 2, top: float | None = 1.0):
+def heat_map(
+    rows: dict[str, dict[str, float]], ylabel: str, xlabel: str, digits: int = 2, top: float | None = 1.0
+) -> Figure:
     """A matrix with its numbers: row -> column -> value. `top` is the brightest value; None: each row's sum."""
     names, columns = list(rows), list(next(iter(rows.values())))
     values = np.array([[rows[r].get(c, math.nan) for c in columns] for r in names], float)
@@ -135,7 +141,7 @@ def surface(losses: dict[tuple[str, str], tuple[list[float], np.ndarray]], colou
     return figure
 
 
-def costs(run: Run):
+def costs(run: Run) -> Figure:
     """Seconds and megabytes of each round."""
     figure, (above, below) = new_figure(height=4.2, rows=2)
     rows = run.history()

@@ -41,10 +41,12 @@ class ImageScores:
 
     def first_choice(self) -> torch.Tensor:
         """(N,) the most probable model's number in `order`."""
+        assert self.yhat is not None
         return self.yhat.argmax(1) + (1 if self.rule == THRESHOLD else 0)
 
     def chosen(self, gamma: float | None) -> torch.Tensor:
         """(N,) the number in `order` of the model that Algorithm 2 takes."""
+        assert self.yhat is not None and self.rule is not None
         return choose(self.yhat, self.rule, gamma)
 
     def of_super_model(self, gamma: float | None) -> dict[str, torch.Tensor]:

@@ -26,14 +26,16 @@ def unit_directions(weights: Tensors, seed: int, count: int = DIRECTIONS) -> lis
     directions = []
     for _ in range(count):
         drawn = {k: torch.randn(v.shape, generator=generator, dtype=torch.float64) for k, v in weights.items()}
-        norm = sum(d.square().sum() for d in drawn.values()).sqrt()
+        norm = sum((d.square().sum() for d in drawn.values()), torch.zeros(())).sqrt()
         directions.append({k: (d / norm).to(weights[k].dtype) for k, d in drawn.items()})
     return directions
 
 
 def norm_of(weights: Tensors) -> float:
     """The Euclidean norm over all weights."""
-    return float(sum(v.double().square().sum() for v in weights.values()).sqrt())
+    return float(
+        sum((v.double().square().sum() for v in weights.values()), torch.zeros((), dtype=torch.float64)).sqrt()
+    )
 
 
 @torch.no_grad()

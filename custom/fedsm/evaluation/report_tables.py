@@ -61,7 +61,7 @@ def dice_rows(runs: list[Run], sites: list[str]) -> tuple[list[list[str]], set[t
                 values.append([None] * len(dice) if run.is_centralized else dice)
     bold = set()
     for j in range(len(sites) + 2):
-        column = [row[j] for row in values if row[j] is not None]
+        column = [value for row in values if (value := row[j]) is not None]
         bold |= {(i, j + 1) for i, row in enumerate(values) if column and row[j] == max(column)}
     return rows, bold
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedsm.core.errors import UserError
 from fedsm.core.names import check_run_id, check_site_names
@@ -89,7 +90,7 @@ def short_names(folders: list[Path]) -> list[str]:
 def _read(path: Path) -> dict:
     """JSON whose texts can be shown: no control characters, and nothing that UTF-8 cannot hold."""
 
-    def shown(value):
+    def shown(value: Any) -> Any:
         if isinstance(value, dict):
             return {printable(key): shown(item) for key, item in value.items()}
         if isinstance(value, list):

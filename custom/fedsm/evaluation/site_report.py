@@ -101,4 +101,5 @@ def _first_choices(scores: ImageScores) -> dict[str, int]:
 
 def _reliability(scores: ImageScores, own: int) -> dict:
     """`own`: the number of the site's own model."""
+    assert scores.yhat is not None
     return reliability(scores.yhat.max(1).values.numpy(), (scores.first_choice() == own).numpy())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -69,6 +70,7 @@ def pick_overlays(
         image, truth = slices[row]
         if names[row] == "mixture":
             logits = torch.stack([models.nets[n](image[None]) for n in models.order])
+            assert scores.yhat is not None
             mask = (mix(scores.yhat[row : row + 1], logits) > 0.5)[0]
         else:
             mask = models.nets[names[row]](image[None])[0] > 0
@@ -95,6 +97,7 @@ def feature_map(models: Candidates, parts: dict[str, list[SiteCases]], done) -> 
         parts: site -> its train, validation and test files.
         done: called after each file.
     """
+    assert models.selector is not None
     rows, sites, tested = [], [], []
     for site, files in parts.items():
         cases = [case for part in files for case in part]
@@ -116,7 +119,7 @@ def surface_steps(model: SuperModelFiles) -> list[float]:
 
 
 def site_surface(
-    model: SuperModelFiles, site: str, cases: SiteCases, steps: list[float], done
+    model: SuperModelFiles, site: str, cases: SiteCases, steps: list[float], done: Callable[[], object]
 ) -> dict[str, np.ndarray]:
     """The loss around the global and the site's own model, on some of its images."""
     chosen: list[Case] = list(islice(cases, SURFACE_IMAGES))

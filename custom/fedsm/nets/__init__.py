@@ -1,6 +1,9 @@
 """The two architectures of the paper, built from a task's settings."""
 
+from collections.abc import Callable
+
 import torch
+from torch import nn
 
 from fedsm.core.errors import UserError
 from fedsm.core.limits import MOST_PARAMETERS
@@ -20,7 +23,10 @@ def check_sizes(settings: JobSettings, n_sites: int) -> None:
     Raises:
         UserError: naming the network; or settings of which none can be built.
     """
-    builders = {"U-Net": lambda: build_unet(settings.task), "selector": lambda: build_selector(settings.task, n_sites)}
+    builders: dict[str, Callable[[], nn.Module]] = {
+        "U-Net": lambda: build_unet(settings.task),
+        "selector": lambda: build_selector(settings.task, n_sites),
+    }
     for name, build in builders.items():
         try:
             with torch.device("meta"):  # no weights

@@ -1,11 +1,13 @@
 """The 2D U-Net of the global and the personal track: MONAI's, with the task's settings."""
 
+from typing import Any
+
 from monai.networks.nets import UNet
 
 from fedsm.core.settings import TaskSettings
 
 
-def _norm(value):
+def _norm(value: str | list[Any]) -> str | tuple[Any, ...]:
     """MONAI wants a name or a (name, arguments) tuple; JSON and YAML have lists."""
     return tuple(value) if isinstance(value, list) else value
 

@@ -27,7 +27,7 @@ class VGG11(nn.Module):
         layers: list[nn.Module] = []
         channels = in_channels
         for item in _PLAN:
-            if item == "pool":
+            if isinstance(item, str):  # "pool"
                 layers.append(nn.MaxPool2d(2))
                 continue
             out = max(1, round(item * width))
@@ -54,11 +54,13 @@ class VGG11(nn.Module):
             if isinstance(module, nn.Conv2d):
                 # Eleven layers without batch norm do not start with torch's default initial weights.
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+                assert module.bias is not None
                 nn.init.zeros_(module.bias)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Logits over the sites."""
-        return self.head(self.features(images))
+        logits: torch.Tensor = self.head(self.features(images))
+        return logits
 
 
 def build_selector(task: TaskSettings, classes: int) -> VGG11:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -30,7 +31,7 @@ def check_certificate(kit: Kit) -> list[Line]:
         lines.append(Line("FAIL", "certificate", what, remedy))
 
     names = own.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
-    name = names[0].value if names else ""
+    name = str(names[0].value) if names else ""
     if name != kit.site:
         fail(f"client.crt is that of {name!r}, the kit is that of {kit.site!r}")
     if _public(key.public_key()) != _public(own.public_key()):
@@ -51,5 +52,5 @@ def check_certificate(kit: Kit) -> list[Line]:
     return lines or [Line("PASS", "certificate", f"of {name}, valid until {end:%Y-%m-%d} ({days} days)")]
 
 
-def _public(key) -> bytes:
+def _public(key: Any) -> bytes:
     return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)

@@ -31,8 +31,9 @@ def check_server(kit: Kit) -> list[Line]:
     date = None
     try:
         connection.connect()
-        secure = isinstance(connection.sock, ssl.SSLSocket)
-        name = _common_name(connection.sock.getpeercert()) if secure else ""
+        sock = connection.sock
+        secure = isinstance(sock, ssl.SSLSocket)
+        name = _common_name(sock.getpeercert() or {}) if isinstance(sock, ssl.SSLSocket) else ""
         if kit.scheme in ("http", "https"):
             connection.request("GET", "/")
             date = connection.getresponse().getheader("Date")
@@ -65,7 +66,7 @@ def check_server(kit: Kit) -> list[Line]:
 def check_clock(date: str | None, scheme: str) -> Line:
     """Compares the clock with the server's Date header, where there was one."""
     try:
-        ahead = (datetime.now(UTC) - parsedate_to_datetime(date)).total_seconds()
+        ahead = (datetime.now(UTC) - parsedate_to_datetime(date or "")).total_seconds()
     except (ValueError, TypeError):  # no date, or none that can be read
         remedy = "compare `date -u` here with the server's"
         return Line("WARN", "clock", f"not compared: a server that speaks {scheme} tells no time", remedy)

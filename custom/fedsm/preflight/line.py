@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import dataclass
+from typing import Any
 
 from fedsm.core.text import printable
 from fedsm.data.findings import count_levels
 
-_WHOLE_WORDS = {"break_long_words": False, "break_on_hyphens": False, "drop_whitespace": True}
+_WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False, "drop_whitespace": True}
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -45,7 +46,7 @@ def build_descriptor(name: str, settings: JobSettings, encoder: Tensors) -> Call
     return lambda images: torch.cat([describe(images), activations(images)], dim=1)
 
 
-def descriptor_values(name: str, settings: JobSettings) -> list:
+def descriptor_values(name: str, settings: JobSettings) -> list[Any]:
     """Plain values that tell a descriptor from any other, apart from the weights of an encoder."""
     if name == ENCODER:
         task = settings.task.to_dict()
@@ -130,7 +131,7 @@ def _deviation(pixels: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
 
 def _band_energy(level: torch.Tensor, low: torch.Tensor) -> torch.Tensor:
     """Mean square of what the half-sized `low` leaves out of `level`, bilinear in between: (B, C)."""
-    if level.shape[-2] % 2 or level.shape[-1] % 2 or torch.jit.is_tracing():
+    if level.shape[-2] % 2 or level.shape[-1] % 2 or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         blurred = functional.interpolate(low, size=level.shape[-2:], mode="bilinear", align_corners=False)
         return (level - blurred).square().flatten(2).mean(-1)
     # Twice the size is four grids of the small one, each a fixed mean of neighbours: faster than `interpolate`.

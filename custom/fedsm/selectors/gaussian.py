@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 
+from fedsm.core.settings import JobSettings
 from fedsm.core.state import part
 from fedsm.core.tensors import Tensors
 from fedsm.selectors.descriptor import DESCRIPTORS, build_descriptor
@@ -98,7 +99,8 @@ def positive(matrix: torch.Tensor, least: float) -> torch.Tensor:
     if torch.linalg.cholesky_ex(matrix).info == 0:
         return matrix
     values, vectors = torch.linalg.eigh(matrix)
-    return (vectors * values.clamp(min=least)) @ vectors.T
+    repaired: torch.Tensor = (vectors * values.clamp(min=least)) @ vectors.T
+    return repaired
 
 
 def pack(symmetric: torch.Tensor) -> torch.Tensor:
@@ -128,7 +130,7 @@ class StatisticsSelector:
 
     rule = THRESHOLD
 
-    def __init__(self, settings, n_sites: int, tensors: Tensors, device: torch.device):
+    def __init__(self, settings: JobSettings, n_sites: int, tensors: Tensors, device: torch.device):
         name = DESCRIPTORS[int(tensors.get("descriptor", 0))]
         self.describe = build_descriptor(name, settings, part("encoder", tensors))
         self._means = tensors["means"]
@@ -144,7 +146,8 @@ class StatisticsSelector:
     def distances_of(self, rows: torch.Tensor) -> torch.Tensor:
         """(B, D) descriptors to (B, K) squared Mahalanobis distances to the sites."""
         z = (rows[:, None, :] - self._means) / self._deviation
-        return (z @ self._whiten.T).square().sum(-1)
+        squares: torch.Tensor = (z @ self._whiten.T).square().sum(-1)
+        return squares
 
     def distances(self, images: torch.Tensor) -> torch.Tensor:
         """(B, C, H, W) images to (B, K) squared Mahalanobis distances to the sites."""
@@ -161,4 +164,5 @@ class StatisticsSelector:
 
     def features(self, images: torch.Tensor) -> torch.Tensor:
         """(B, C, H, W) images to (B, D), whitened: there the Mahalanobis distance is the plain one."""
-        return ((self.describe(images) - self._means[0]) / self._deviation) @ self._whiten.T
+        whitened: torch.Tensor = ((self.describe(images) - self._means[0]) / self._deviation) @ self._whiten.T
+        return whitened

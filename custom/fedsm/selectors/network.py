@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from fedsm.core.errors import UserError
+from fedsm.core.settings import JobSettings
 from fedsm.core.tensors import Tensors
 from fedsm.nets import build_selector
 from fedsm.selectors.inference import DIRECT, MIXTURE, THRESHOLD
@@ -36,7 +37,7 @@ class NetworkSelector:
     rule = THRESHOLD
     output_offset = 0  # the output of the first site
 
-    def __init__(self, settings, n_sites: int, tensors: Tensors, device: torch.device):
+    def __init__(self, settings: JobSettings, n_sites: int, tensors: Tensors, device: torch.device):
         with torch.device("meta"):  # the weights are taken as they are, not copied
             self.net = build_selector(settings.task, self.output_offset + n_sites)
         check_outputs(self.net, tensors)
@@ -46,7 +47,8 @@ class NetworkSelector:
     @torch.no_grad()
     def probabilities(self, images: torch.Tensor) -> torch.Tensor:
         """(B, C, H, W) images to (B, K) probabilities of the sites, on the CPU; those of outputs before them first."""
-        return self.net(images).softmax(dim=1).cpu()
+        logits: torch.Tensor = self.net(images)
+        return logits.softmax(dim=1).cpu()
 
     def judge(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The probabilities, and None: a trained network cannot say how foreign an image is."""
@@ -55,7 +57,8 @@ class NetworkSelector:
     @torch.no_grad()
     def features(self, images: torch.Tensor) -> torch.Tensor:
         """(B, C, H, W) images to (B, F), what the network's last layer sees, on the CPU."""
-        return self.net.head[:-1](self.net.features(images)).cpu()
+        seen: torch.Tensor = self.net.head[:-1](self.net.features(images))
+        return seen.cpu()
 
 
 class ExtraSelector(NetworkSelector):

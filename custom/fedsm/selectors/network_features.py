@@ -6,6 +6,7 @@ For a level of c channels: mean and standard deviation over the pixels of each, 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import torch
@@ -82,7 +83,8 @@ def encoder_features(task: TaskSettings, weights: Tensors) -> PooledFeatures:
 
 def encoder_length(task: TaskSettings) -> int:
     """How many numbers the encoder of a task's U-Net gives: two a channel."""
-    return 2 * sum(level.out_channels for level in _levels(_empty_unet(task)))
+    levels: list[Any] = [*_levels(_empty_unet(task))]
+    return 2 * sum(int(level.out_channels) for level in levels)
 
 
 def encoder_weights(task: TaskSettings, weights: Tensors) -> Tensors:
@@ -100,7 +102,8 @@ def _empty_unet(task: TaskSettings) -> UNet:
 
 def _levels(net: UNet) -> list[nn.Module]:
     """The encoder's blocks from the image to the bottom. A level of MONAI's U-Net is (down, what is below, up)."""
-    levels, rest = [], net.model
+    levels: list[nn.Module] = []
+    rest: Any = net.model
     while hasattr(rest[1] if isinstance(rest, nn.Sequential) else None, "submodule"):
         down, below, _ = rest
         levels.append(down)

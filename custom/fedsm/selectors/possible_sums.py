@@ -60,13 +60,13 @@ def _range_problem(sums: Tensors, bounds: Range) -> str | None:
     width, mean = high - low, (sums["sum"] / sums["n"])[:held]
     outside = ((mean < low - _SLACK * width) | (mean > high + _SLACK * width)).nonzero().flatten()
     if len(outside):
-        i = outside[0].item()
+        i = int(outside[0])
         return f"impossible statistics: mean {mean[i]:.3g} of number {i}, possible are {low[i]:.3g} to {high[i]:.3g}"
     variance = scatter_of(sums).diagonal()[:held] / sums["n"]
     most = width.square() / 4 * (1 + _SLACK)
     outside = (variance > most).nonzero().flatten()
     if len(outside):
-        i = outside[0].item()
+        i = int(outside[0])
         return f"impossible statistics: variance {variance[i]:.3g} of number {i}, possible is at most {most[i]:.3g}"
     return None
 

@@ -31,6 +31,7 @@ import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -115,7 +116,7 @@ class PrivateSums:
         self._folder = folder
         self._site = site
 
-    def report(self) -> dict:
+    def report(self) -> dict[str, Any]:
         """What the results say. `releases`: how many different sums the site has sent so far; the loss adds up."""
         p = self.privacy
         numbers = {"epsilon": p.epsilon, "delta": p.delta, "sigma": self.sigma, "clip": p.clip, "budget": p.total}
@@ -165,7 +166,8 @@ class PrivateSums:
 
     def _load(self, kept: Path) -> Tensors:
         try:
-            return load_file(kept)
+            sums: Tensors = load_file(kept)
+            return sums
         except (OSError, SafetensorError) as e:
             raise UserError(
                 f"cannot be read ({e})",
@@ -215,4 +217,5 @@ def _without_noise(covariance: torch.Tensor, edge: float) -> torch.Tensor:
     """The covariance with the eigenvalues that the noise drowns replaced by a floor."""
     values, vectors = torch.linalg.eigh(covariance)
     values = torch.where(values > edge, values, min(edge, 1.0))
-    return (vectors * values) @ vectors.T
+    projected: torch.Tensor = (vectors * values) @ vectors.T
+    return projected

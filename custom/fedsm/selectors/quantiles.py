@@ -16,7 +16,7 @@ _BINS = 4096
 
 def values_at(values: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     """(..., N) values, most of them in 0..1, to (..., len(positions)): `values.sort(-1).values[..., positions]`."""
-    if values.device.type != "cpu" or torch.jit.is_tracing():
+    if values.device.type != "cpu" or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return values.sort(dim=-1).values[..., positions]
     rows, places = values.reshape(-1, values.shape[-1]).numpy(), positions.numpy()
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
@@ -33,4 +33,5 @@ def _values_at(row: np.ndarray, places: np.ndarray) -> np.ndarray:
     asked[held] = True
     left_out = np.where(asked, 0, counts).cumsum()  # pixels in bins below that nobody asks for
     within = places - left_out[held]
-    return np.partition(row[asked[bins]], within)[within]
+    quantiles: np.ndarray = np.partition(row[asked[bins]], within)[within]
+    return quantiles

@@ -25,6 +25,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -36,7 +37,7 @@ from fedsm.selectors.gaussian import pack
 try:
     import fcntl
 except ImportError:  # Windows
-    fcntl = None
+    fcntl = None  # type: ignore[assignment]
 
 FILE_NAME = "statistics_releases.json"
 _DIGITS = 24  # of a digest: enough that no two images share one
@@ -63,7 +64,7 @@ class SumsKey:
         weights: of the network that the descriptor looks through.
     """
 
-    def __init__(self, descriptor: list, weights: Tensors):
+    def __init__(self, descriptor: list[Any], weights: Tensors):
         self._digest = hashlib.sha256(json.dumps(descriptor, sort_keys=True).encode())
         for name, tensor in sorted(weights.items()):
             self._digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -177,7 +178,7 @@ class Releases:
                     public=f"{message} (min_patients)",
                 )
 
-    def _read(self) -> dict:
+    def _read(self) -> dict[str, Any]:
         try:
             sent = json.loads(self._path.read_text(encoding="utf-8"))
             if not isinstance(sent, dict) or not all(isinstance(entry, dict) for entry in sent.values()):

@@ -27,13 +27,18 @@ class Selection(NamedTuple):
 
 def choose(yhat: torch.Tensor, rule: str, gamma: float | None) -> torch.Tensor:
     """(B, K) or (B, K + 1) probabilities to (B,) indices of models, 0 is the global one; see `fedsm.tracks.base`."""
-    return select(yhat, gamma) if rule == THRESHOLD else yhat.argmax(1)
+    if rule != THRESHOLD:
+        return yhat.argmax(1)
+    assert gamma is not None, "a threshold rule has a threshold"
+    return select(yhat, gamma)
 
 
 def weights_of(selection: Selection, models: int, rule: str | None, gamma: float | None, soft: bool) -> torch.Tensor:
     """(B, models) weights that sum to 1: one model an image, or those of a mixture or of soft selection."""
     if rule == MIXTURE:
+        assert selection.yhat is not None
         return selection.yhat
     if soft and rule == THRESHOLD:
+        assert selection.yhat is not None and gamma is not None
         return blend(selection.yhat, gamma)
     return functional.one_hot(selection.choices, models).float()

@@ -158,7 +158,8 @@ class Checkpoints:
         self._take_over(other, state)
         for earlier in (n for n in other.rounds() if n < state["round"]):
             with contextlib.suppress(UserError):
-                self._take_over(other, other.load(earlier))
+                if (older := other.load(earlier)) is not None:
+                    self._take_over(other, older)
 
     def _take_over(self, other: Checkpoints, state: dict) -> None:
         self.take(other, named(state))

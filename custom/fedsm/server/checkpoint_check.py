@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from fedsm.core.errors import UserError
 from fedsm.core.names import check_plain_names, check_run_id, check_site_names
 
 
-def check_state(state: object, path: Path) -> dict:
+def check_state(state: Any, path: Path) -> dict:
     """Returns a checkpoint's plain values.
 
     Args:

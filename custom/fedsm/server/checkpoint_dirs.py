@@ -92,8 +92,9 @@ def hand_over(place: Path, run_folder: Path) -> None:
 def remove_earlier(earlier: Path, place: Path, root: Path, submitter: Submitter | None) -> None:
     """Removes the folder of an earlier job of the same user, once this one has taken over its checkpoint."""
     old = earlier.parent
-    ours = submitter is not None and old.parent == root / RUNS and old != place
-    if ours and owns(old, submitter) and list((place / FOLDER).glob("round_*.json")):
+    if submitter is None or old.parent != root / RUNS or old == place:
+        return
+    if owns(old, submitter) and list((place / FOLDER).glob("round_*.json")):
         shutil.rmtree(_kept(root, old.name), ignore_errors=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from fedsm.core.limits import is_fraction
 from fedsm.core.plain_values import MOST_PLAIN_MESSAGE
@@ -41,7 +42,7 @@ def most_message(tracks: dict[str, ServerTrack]) -> int:
     return MOST_PLAIN_MESSAGE + max(most_bytes(templates_of(task, tracks)) for task in TASKS)
 
 
-def counts_problem(images, limits: dict[str, int], why: str) -> str | None:
+def counts_problem(images: Any, limits: dict[str, int], why: str) -> str | None:
     """What is wrong with a site's image counts, given the most that each may be and why."""
     if not isinstance(images, dict):
         return "image counts are missing"
@@ -54,7 +55,7 @@ def counts_problem(images, limits: dict[str, int], why: str) -> str | None:
     return None
 
 
-def losses_problem(losses, playing: dict[str, ServerTrack]) -> str | None:
+def losses_problem(losses: Any, playing: dict[str, ServerTrack]) -> str | None:
     """What is wrong with the losses of a round."""
     if not isinstance(losses, dict) or set(losses) - set(playing):
         return "losses are malformed"
@@ -63,7 +64,7 @@ def losses_problem(losses, playing: dict[str, ServerTrack]) -> str | None:
     return None
 
 
-def reports_problem(reports, playing: dict[str, ServerTrack], images: int) -> str | None:
+def reports_problem(reports: Any, playing: dict[str, ServerTrack], images: int) -> str | None:
     """What is wrong with the validation reports of a site that has so many validation images."""
     if not isinstance(reports, dict) or set(reports) - set(playing):
         return "validation reports are malformed"
@@ -87,7 +88,7 @@ def templates_of(task: str, tracks: dict[str, ServerTrack]) -> dict[str, Tensors
     return {name: template for name, template in templates.items() if template}
 
 
-def privacy_problem(report) -> str | None:
+def privacy_problem(report: Any) -> str | None:
     """What is wrong with what a site says of its private statistics (`PrivateSums.report`)."""
     keys = {"epsilon", "delta", "sigma", "clip", "budget", "releases"}
     if not isinstance(report, dict) or report.keys() != keys:

@@ -64,9 +64,10 @@ class Forgetting:
         refuse_links(run, [*names, "site_state", *_REST])
         _restore(run)
         self._source = Checkpoints(run / FOLDER)
-        self._state = self._source.load()
-        if self._state is None:
+        state = self._source.load()
+        if state is None:
             raise UserError(f"{run} holds no checkpoint: is it the folder of a run?")
+        self._state = state
         with reading(f"the checkpoint in {run / FOLDER}", "copy the run again"):
             self._job = JobSettings.from_dict(self._state["settings"])
             self._record = RunRecord(**self._state["record"], best=self._state["best"])
@@ -124,6 +125,7 @@ class Forgetting:
 
     def _write_super_model(self, folder: Path) -> None:
         old = self._super_model
+        assert old is not None
         networks: dict[str, Tensors] = {}
         notes: dict[str, dict] = {}
         for model, weights in old.networks.items():

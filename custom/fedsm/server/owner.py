@@ -72,8 +72,9 @@ def _owner_name(place: Path) -> str | None:
     """The owner's name; None where the file is missing, a link or not ours."""
     path = place / FILE
     try:
-        content = json.loads(path.read_text()) if not path.is_symlink() else None
-        name = content["name"]
+        if path.is_symlink():
+            return None
+        name = json.loads(path.read_text())["name"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return name if isinstance(name, str) and name else None

@@ -187,7 +187,7 @@ class Progress:
     def __init__(self, path: Path):
         self._path = path
 
-    def tell(self, event: str, **values) -> None:
+    def tell(self, event: str, **values: object) -> None:
         """Appends one event."""
         with self._path.open("a") as f:
             f.write(json.dumps({"event": event, "time": time.time()} | values) + "\n")

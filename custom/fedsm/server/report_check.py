@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from fedsm.core.limits import is_fraction
 from fedsm.core.settings import JobSettings
@@ -17,7 +18,7 @@ from fedsm.tracks import selection_rule
 _UNITS = ("px", "mm", "px or mm")
 
 
-def report_problem(report, manifest: dict, settings: JobSettings, site: str, part: str) -> str | None:
+def report_problem(report: Any, manifest: dict, settings: JobSettings, site: str, part: str) -> str | None:
     """Why a site's report cannot be used, or None.
 
     Args:
@@ -93,7 +94,7 @@ def _selection_problem(report: dict, manifest: dict, settings: JobSettings, site
     return _reliability_problem(report["reliability"], images, site in manifest["sites"])
 
 
-def _reliability_problem(found: dict | None, images: int, known: bool) -> str | None:
+def _reliability_problem(found: Any, images: int, known: bool) -> str | None:
     if not known:
         return None if found is None else "it tells how often the selector knows it, which it cannot"
     bins = found["bins"]
@@ -109,9 +110,9 @@ def _selects(manifest: dict) -> bool:
     return not {"selector", GLOBAL, *map(personal, manifest["sites"])} - set(manifest["networks"])
 
 
-def _is_count(value, most: int, least: int = 1) -> bool:
+def _is_count(value: object, most: int, least: int = 1) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
-def _is_number(value, most: float) -> bool:
+def _is_number(value: object, most: float) -> bool:
     return isinstance(value, float) and math.isfinite(value) and 0 <= value <= most

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fedsm.core.limits import is_fraction
 from fedsm.core.settings import JobSettings
 from fedsm.core.shares import trimmed_mean
@@ -11,7 +13,7 @@ from fedsm.tracks import selection_rule
 
 
 def evaluation_problem(
-    evaluation, settings: JobSettings, sites: list[str], models: list[str], images: dict[str, int]
+    evaluation: Any, settings: JobSettings, sites: list[str], models: list[str], images: dict[str, int]
 ) -> str | None:
     """Why a site's evaluation cannot be used, or None. It comes from outside and is checked like weights are.
 
@@ -173,7 +175,7 @@ def _of_label(label: str, rows: dict, tests: dict[str, dict], images: dict[str, 
     return tables | {"candidates": candidates}
 
 
-def _sweep(evaluations: dict[str, dict], gammas: list[float], blends: bool) -> list[dict]:
+def _sweep(evaluations: dict[str, dict], gammas: list[float | None], blends: bool) -> list[dict]:
     """Pooled Dice of Algorithm 2 at every gamma, and of soft selection under `blend`."""
     parts = {part: [e[part] for e in evaluations.values()] for part in ("validation", "test")}
     rows = []

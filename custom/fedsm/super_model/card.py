@@ -107,7 +107,7 @@ def _with_intervals(evaluation: dict) -> str:
 
 def _interval(value: dict | None) -> str:
     if value is None or value["low"] is None:
-        return _number(value and value["mean"], 3)
+        return _number(value["mean"] if value else None, 3)
     return f"{value['mean']:.3f} ({value['low']:.3f}-{value['high']:.3f})"
 
 

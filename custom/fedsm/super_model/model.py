@@ -13,6 +13,7 @@ import copy
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -106,7 +107,7 @@ class SuperModel:
             return build_unet(self.settings.task)
 
     @cached_property
-    def selector(self):
+    def selector(self) -> Any:
         """The selector, or None; see `build_inference_selector`."""
         if self.rule is None:
             return None

@@ -22,21 +22,29 @@ class BatchPrediction(NamedTuple):
 
     def rows(self, rows: slice) -> BatchPrediction:
         """Some images of the batch."""
-        return BatchPrediction(self.probabilities[rows], self.weights[rows], Selection(*_each(self.selection, rows)))
+        choices, yhat, distance = self.selection
+        some = Selection(choices[rows], _rows(yhat, rows), _rows(distance, rows))
+        return BatchPrediction(self.probabilities[rows], self.weights[rows], some)
 
     @staticmethod
     def cat(batches: list[BatchPrediction]) -> BatchPrediction:
         """Several batches as one."""
-        selections = zip(*(batch.selection for batch in batches), strict=True)
+        choices, yhat, distance = zip(*(batch.selection for batch in batches), strict=True)
         return BatchPrediction(
             torch.cat([batch.probabilities for batch in batches]),
             torch.cat([batch.weights for batch in batches]),
-            Selection(*(None if parts[0] is None else torch.cat(parts) for parts in selections)),
+            Selection(torch.cat(choices), _cat(yhat), _cat(distance)),
         )
 
 
-def _each(selection: Selection, rows: slice) -> list[torch.Tensor | None]:
-    return [None if part is None else part[rows] for part in selection]
+def _rows(values: torch.Tensor | None, rows: slice) -> torch.Tensor | None:
+    return None if values is None else values[rows]
+
+
+def _cat(parts: tuple[torch.Tensor | None, ...]) -> torch.Tensor | None:
+    """The parts as one; what the selector does not say is None in all of them."""
+    there = [part for part in parts if part is not None]
+    return torch.cat(there) if there else None
 
 
 @dataclass(frozen=True)
@@ -83,14 +91,15 @@ def labels_at(probabilities: torch.Tensor, size: tuple[int, int]) -> np.ndarray:
 
 def join(slices: list[Prediction]) -> Prediction:
     """The prediction of a volume from its slices'."""
-    means = [
+    confidence, distance = (
         None if getattr(slices[0], name) is None else float(np.mean([getattr(s, name) for s in slices]))
         for name in ("confidence", "distance")
-    ]
+    )
     return Prediction(
         np.stack([s.mask for s in slices]),
         Counter(s.model for s in slices).most_common(1)[0][0],
-        *means,
+        confidence,
+        distance,
         torch.stack([s.output for s in slices]),
         tuple(slices),
     )

@@ -25,7 +25,7 @@ SOURCES: dict[str, Source] = {source.name: source for family in _FAMILIES for so
 
 
 def prepare(
-    source: str, raw: Path, out: Path, readers: str = "majority", progress: Callable[[int], None] | None = None
+    source: str, raw: Path, out: Path, readers: str = "majority", progress: Callable[[int], object] | None = None
 ) -> int:
     """Writes `out/<site>/images` and `out/<site>/masks` from a raw download; returns the number of pairs.
 
@@ -62,7 +62,7 @@ def prepare(
         raise UserError(f"{source}: {e.filename or out}: {e.strerror or e}; check permissions and free space") from e
 
 
-def _write_site(spec: Source, raw: Path, site: Path, readers: str, progress: Callable[[int], None]) -> int:
+def _write_site(spec: Source, raw: Path, site: Path, readers: str, progress: Callable[[int], object]) -> int:
     made = [folder for folder in (site.parent, *site.parent.parents) if not folder.exists()]
     partial = site.parent / f".{spec.site}.partial"
     # One level deeper than a site: what a killed run leaves is never taken for a site itself.
@@ -95,6 +95,7 @@ def _write_site(spec: Source, raw: Path, site: Path, readers: str, progress: Cal
 def _write(pair: Prepared, site: Path, source: str) -> None:
     mask = pair.mask.astype(np.uint8)
     if pair.affine is not None:
+        assert isinstance(pair.image, np.ndarray), "a volume is never copied as it is"
         for part, voxels in (("images", _small(pair.image)), ("masks", mask)):
             nibabel.save(nibabel.Nifti1Image(voxels, pair.affine), site / part / f"{pair.stem}.nii.gz")
         return

@@ -34,7 +34,8 @@ def _pairs(name: str, prefix: str, raw: Path, readers: str) -> Iterator[Prepared
         if key not in series:
             raise UserError(f"{name}: {mask} has no DICOM folder {key}; download it or remove the mask")
         image = read_series(axial_t2(series[key], mask, name), name)
-        yield prepared(re.match(case, mask.name, re.IGNORECASE)[1], image, read_volume(mask, name), mask, name)
+        stem = mask.name[: len(key)]  # as it is written there
+        yield prepared(stem, image, read_volume(mask, name), mask, name)
 
 
 def axial_t2(folders: list[Path], mask: Path, source: str) -> Path:

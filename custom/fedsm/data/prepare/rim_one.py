@@ -31,11 +31,11 @@ def _pairs(raw: Path, readers: str) -> Iterator[Prepared]:
         masks = "Average_masks/*-Disc-Avg.png" if readers == "majority" else "Expert1_masks/*-Disc-exp1.png"
         raise missing_layout(name, raw, f"'Stereo Images/*.jpg' with {masks} (RIM-ONE r3)")
     for case in check_complete(name, parts):
-        picture, *masks = (found[case] for found in parts.values())
+        picture, *drawn = (found[case] for found in parts.values())
         image = _left(read_picture(picture, "RGB", name))
-        disc, cup = (_left(read_picture(path, "L", name)) > 127 for path in masks)
+        disc, cup = (_left(read_picture(path, "L", name)) > 127 for path in drawn)
         if not disc.shape == cup.shape == image.shape[:2]:
-            raise UserError(f"{name}: {masks[0]} and {picture} are not of one size; download them again")
+            raise UserError(f"{name}: {drawn[0]} and {picture} are not of one size; download them again")
         yield Prepared(picture.stem, image, join(disc, cup))
 
 

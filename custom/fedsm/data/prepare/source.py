@@ -82,7 +82,8 @@ def index(files: Iterable[Path], pattern: str, source: str) -> dict[str, Path]:
     Raises:
         UserError: two files for one key.
     """
-    regex, found = re.compile(pattern, re.IGNORECASE), {}
+    regex = re.compile(pattern, re.IGNORECASE)
+    found: dict[str, Path] = {}
     for path in files:
         if match := regex.fullmatch(path.name):
             key = match[1].lower()

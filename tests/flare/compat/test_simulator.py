@@ -1,0 +1,66 @@
+"""Workarounds in `app_fedsm.runs`.
+
+Symptoms, FLARE 2.9.0:
+- `workspace.py`: the simulator lets only FLARE's own classes run unless the workspace has an allow list.
+- `simulate.py`, spaces: the simulator splits the command line of its workers at blanks, and the workspace's path stands
+  in it without quotes: with a blank in the path no site ever connects.
+- `simulate.py`, `_SITE_LOST`: the simulator looks for a free port, lets go of it and starts a worker that is to listen
+  there. Another program may take it in between; that site never runs.
+"""
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
+from nvflare.private.fed.app.simulator import simulator_runner
+
+from fedsm.core.components import SERVER_CLASSES, SITE_CLASSES
+from tests.helpers.pristine import pristine
+
+
+class Started(Exception):
+    """In the place of a started worker."""
+
+
+def worker_command(workspace: Path, monkeypatch) -> tuple[list[str], list[int]]:
+    """The words with which FLARE's simulator would start a worker, and the ports that it had asked for by then."""
+    runner = pristine(simulator_runner)
+    (workspace / "site-1" / "startup").mkdir(parents=True)
+    (workspace / "site-1" / "local").mkdir()
+    ports, words = [], []
+
+    def open_ports(count: int) -> list[int]:
+        ports.append(12345)
+        return [12345]
+
+    def popen(command, **kwargs):
+        words.extend(command)
+        raise Started
+
+    monkeypatch.setattr(runner, "get_open_ports", open_ports)
+    monkeypatch.setattr(runner, "subprocess", SimpleNamespace(Popen=popen))
+    cell = SimpleNamespace(get_root_url_for_child=lambda: "tcp://0", get_internal_listener_url=lambda: "tcp://1")
+    client = SimpleNamespace(client_name="site-1", token="token", cell=cell)
+    args = SimpleNamespace(workspace=str(workspace), log_config=None)
+    simulator = SimpleNamespace(args=args, simulator_root=str(workspace), server_custom_folder=f"{workspace}/custom")
+    with pytest.raises(Started):
+        runner.SimulatorClientRunner.do_one_task(simulator, client, 1, None, threading.Lock())
+    return words, ports
+
+
+def test_a_blank_in_the_workspace_is_split(tmp_path, monkeypatch):
+    words, _ = worker_command(tmp_path / "a run", monkeypatch)
+    assert str(tmp_path / "a") in words and not any(word.startswith(str(tmp_path / "a run")) for word in words)
+
+
+def test_the_port_is_only_a_number_when_the_worker_starts(tmp_path, monkeypatch):
+    words, ports = worker_command(tmp_path, monkeypatch)
+    assert words[words.index("--port") + 1] == str(ports[0])
+
+
+def test_our_classes_are_not_on_flares_own_list():
+    for path in (*SERVER_CLASSES, *SITE_CLASSES):
+        if path.startswith("fedsm"):
+            assert not any(path.startswith(allowed) for allowed in DEFAULT_CLASS_ALLOW_LIST), path
