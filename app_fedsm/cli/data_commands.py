@@ -12,7 +12,7 @@ from fedsm.core.errors import UserError
 
 if TYPE_CHECKING:
     from app_fedsm.cli.parser import Parser
-    from fedsm.core.settings import TaskSettings
+    from fedsm.core.task_settings import TaskSettings
     from fedsm.data.findings import SiteReport
 
 _SHEETS = "fedsm_check"  # in the current folder: a hospital's data folder is not ours to write to

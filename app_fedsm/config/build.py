@@ -10,7 +10,8 @@ from typing import Any
 from app_fedsm.config.names import available
 from fedsm.core.errors import UserError
 from fedsm.core.model import as_switch, known_words
-from fedsm.core.settings import JobSettings, TaskSettings
+from fedsm.core.settings import JobSettings
+from fedsm.core.task_settings import TaskSettings
 from fedsm.core.yaml_file import parse_value, read_yaml
 from fedsm.selectors.inference import MIXTURE, THRESHOLD
 from fedsm.tracks import KINDS, complete_tracks

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedsm.core.errors import UserError
-from fedsm.core.settings import TaskSettings
+from fedsm.core.task_settings import TaskSettings
 from fedsm.nets import VGG11, build_selector, build_unet, count_parameters
 
 

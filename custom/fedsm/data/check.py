@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from fedsm.core.errors import UserError
 from fedsm.core.names import is_site_name
-from fedsm.core.settings import TaskSettings
+from fedsm.core.task_settings import TaskSettings
 from fedsm.core.text import printable
 from fedsm.data.check_pair import Seen, find_pairs, look_at
 from fedsm.data.findings import Notes, SiteReport, name_of, percent, some

@@ -13,7 +13,7 @@ from PIL import Image
 
 from fedsm.core.errors import UserError
 from fedsm.core.natural_order import natural_key
-from fedsm.core.settings import TaskSettings
+from fedsm.core.task_settings import TaskSettings
 from fedsm.core.text import printable
 from fedsm.data.findings import Notes, name_of
 from fedsm.data.intensity import IntensityError, scale_intensity

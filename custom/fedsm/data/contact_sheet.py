@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from fedsm.core.errors import UserError
 from fedsm.core.private_files import new_file
-from fedsm.core.settings import TaskSettings
+from fedsm.core.task_settings import TaskSettings
 from fedsm.core.text import printable
 from fedsm.data.check_pair import find_pairs, load_pair
 from fedsm.data.findings import KINDS, Notes, name_of

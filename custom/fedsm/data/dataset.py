@@ -19,7 +19,8 @@ from torch.nn import functional
 from tqdm import tqdm
 
 from fedsm.core.errors import UserError
-from fedsm.core.settings import JobSettings, TaskSettings
+from fedsm.core.settings import JobSettings
+from fedsm.core.task_settings import TaskSettings
 from fedsm.core.tensors import Batch
 from fedsm.core.text import printable
 from fedsm.data import intensity, readers, site_folder

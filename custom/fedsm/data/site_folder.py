@@ -13,7 +13,7 @@ import numpy as np
 from fedsm.core.errors import UserError
 from fedsm.core.names import is_site_name
 from fedsm.core.natural_order import natural_key
-from fedsm.core.settings import TaskSettings
+from fedsm.core.task_settings import TaskSettings
 from fedsm.data.readers import FORMATS, VOLUMES, grid_difference, is_supported, read, stem, suffix
 
 _CORRECT = "correct the mask or the task's labels"

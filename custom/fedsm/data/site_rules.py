@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedsm.core.errors import UserError
-from fedsm.core.settings import JobSettings, TaskSettings
+from fedsm.core.settings import JobSettings
+from fedsm.core.task_settings import TaskSettings
 from fedsm.data.patients import FILE_NAME
 
 FIXED_SEED = 0  # a job's default: it meets the same split in the simulator and at a real site

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from monai.losses import DiceLoss
 
-from fedsm.core.settings import TaskSettings
+from fedsm.core.task_settings import TaskSettings
 from fedsm.core.tensors import Batch, Tensors
 from fedsm.nets import build_unet
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from monai.networks.nets import UNet
 
-from fedsm.core.settings import TaskSettings
+from fedsm.core.task_settings import TaskSettings
 
 
 def _norm(value: str | list[Any]) -> str | tuple[Any, ...]:

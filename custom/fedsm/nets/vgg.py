@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from fedsm.core.settings import TaskSettings
+from fedsm.core.task_settings import TaskSettings
 
 _PLAN = (64, "pool", 128, "pool", 256, 256, "pool", 512, 512, "pool", 512, 512, "pool")
 

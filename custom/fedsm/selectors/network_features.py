@@ -13,7 +13,7 @@ import torch
 from monai.networks.nets import UNet
 from torch import nn
 
-from fedsm.core.settings import TaskSettings
+from fedsm.core.task_settings import TaskSettings
 from fedsm.core.tensors import Tensors
 from fedsm.nets import VGG11, build_unet
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedsm.core.settings import TaskSettings
+from fedsm.core.task_settings import TaskSettings
 
 
 def mask_table(task: TaskSettings) -> np.ndarray:

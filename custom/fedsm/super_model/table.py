@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedsm.core.settings import TaskSettings
+from fedsm.core.task_settings import TaskSettings
 from fedsm.super_model.prediction import Prediction
 
 _RATIO = "vertical_cup_to_disc"
