@@ -6,6 +6,7 @@ import argparse
 import re
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -263,7 +264,7 @@ def add_parsers(commands: argparse._SubParsersAction[Parser]) -> None:
     shared = Parser(add_help=False)
     shared.add_argument("--dir", type=Path, default=_POC_DIR, metavar="DIR", help="the POC's folder (default: poc)")
 
-    def verb(name: str, help_text: str, do) -> Parser:
+    def verb(name: str, help_text: str, do: Callable[[argparse.Namespace], int]) -> Parser:
         added = verbs.add_parser(name, help=help_text, epilog=_POC_EXAMPLE, parents=[shared])
         added.set_defaults(do=do)
         return added

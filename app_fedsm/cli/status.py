@@ -32,7 +32,7 @@ def summary(events: list[dict]) -> str:
     parts.append(f"{len(last['answered'])} of {len(started['sites'])} sites answered")
     parts += [f"{site} missing: {why}" for site, why in last["missing"].items()]
     parts += _conduct(events)
-    scores = next((e["score"] for e in reversed(rows) if e["score"]), {})
+    scores: dict[str, float] = next((e["score"] for e in reversed(rows) if e["score"]), {})
     names = started.get("scores", {})  # a run of an earlier version does not say
     parts += [f"validation {names.get(t, 'score')} {t} {v:.3f}" for t, v in scores.items()]
     ended = events[-1]

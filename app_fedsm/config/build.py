@@ -59,13 +59,13 @@ def why_unfit(option: str, method: str, personal: str | None = None, selector: s
         return None  # what the method has anyway
     if option == "personal" and not KINDS[own].personal:
         return f"method {method!r} is a kind of personal model itself: {option} is for FedSM's"
-    judge = KINDS[tracks["selector"]["kind"]].selector if "selector" in tracks else None
-    if option == "personal" and judge.rule == MIXTURE:
+    rule = KINDS[tracks["selector"]["kind"]].rule if "selector" in tracks else None
+    if option == "personal" and rule == MIXTURE:
         return f"method {method!r} mixes {own}'s networks, which travel in every round: {option} is for FedSM's"
-    if option == "selector" and judge.rule != THRESHOLD:
+    if option == "selector" and rule != THRESHOLD:
         return f"method {method!r} is made by its own selector: {option} is for FedSM's"
-    if option == "blend" and (kind := KINDS.get(f"selector_{selector}", KINDS[own])).selector.rule != THRESHOLD:
-        return f"the {kind.selector.rule} selector has no threshold: blend means nothing to it"
+    if option == "blend" and (asked := KINDS.get(f"selector_{selector}", KINDS[own]).rule) != THRESHOLD:
+        return f"the {asked} selector has no threshold: blend means nothing to it"
     kind = personal if personal in PERSONAL else own
     if option == "lam" and "lam" not in KINDS[kind].options.model_fields:
         return f"personal kind {kind!r} has no lam"

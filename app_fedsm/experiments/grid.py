@@ -8,7 +8,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from app_fedsm.config.build import available, parse_setting
+from app_fedsm.config.build import parse_setting
+from app_fedsm.config.names import available
 from app_fedsm.experiments.experiment_file import ExperimentFile
 from app_fedsm.experiments.grid_rows import Row, expand_rows, job_settings, slug
 from fedsm.core.errors import UserError

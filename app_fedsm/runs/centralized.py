@@ -145,7 +145,9 @@ def run_centralized(settings: JobSettings, root: Path, names: list[str], out: Pa
             settings, names, {GLOBAL: best}, lambda: part.batches(settings.batch_size, device), device
         )
 
-    evaluations = {s: {part: evaluate(sites[s][part]) for part in ("validation", "test")} for s in names}
+    evaluations: dict[str, dict] = {
+        s: {part: evaluate(sites[s][part]) for part in ("validation", "test")} for s in names
+    }
     for site, parts in sites.items():
         evaluations[site]["files"] = file_kind(file for part in parts.values() for file, _ in part.files)
     common = {

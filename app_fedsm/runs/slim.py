@@ -12,8 +12,9 @@ from pathlib import Path
 
 from app_fedsm.runs.run_folder import RESULTS, RUN, SLIM, check_links
 from fedsm.core.errors import UserError
+from fedsm.core.files import write_json
 from fedsm.core.plain_json import read_json
-from fedsm.server.checkpoint import FOLDER, write_json
+from fedsm.server.checkpoint import FOLDER
 
 _FOLDERS = (FOLDER, f"{FOLDER}.earlier", "workspace", "cache")
 

@@ -70,8 +70,8 @@ class SiteTrainer:
         plain = {"round": number, "images": self.counts()}
         if task == REGISTER:
             sent = self.register()
-            private = isinstance(self._release, PrivateSums) and sent
-            return self._answer(sent, plain | ({"privacy": self._release.report()} if private else {}))
+            private = self._release if any(sent.values()) and isinstance(self._release, PrivateSums) else None
+            return self._answer(sent, plain | ({"privacy": private.report()} if private else {}))
         if task == TRAIN:
             updates, reports, losses = self.train(number, payload, aborted, meta["tracks"])
             return self._answer(updates, plain | {"reports": reports, "losses": losses})

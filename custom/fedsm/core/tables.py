@@ -6,7 +6,7 @@ All take the head and the rows as lists of text. The first column is aligned to 
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
 
 import jinja2
@@ -48,7 +48,7 @@ def csv_table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
     return text.getvalue()
 
 
-def _aligned(head: Sequence[str], rows: Rows, form: str, clean) -> str:
+def _aligned(head: Sequence[str], rows: Rows, form: str, clean: Callable[[object], str]) -> str:
     cells = [[clean(cell) for cell in row] for row in (head, *rows)]
     aligned = ("left", *["right"] * (len(head) - 1))
     # Numbers stay as they are written: tabulate would take 0.50 for 0.5.

@@ -86,7 +86,7 @@ class Plates:
         self._folder = folder
         self.names: list[str] = []
 
-    def draw(self, figure, name: str, caption: str) -> Markup:
+    def draw(self, figure: Any, name: str, caption: str) -> Markup:
         """A matplotlib figure: SVG inline."""
         matplotlib = load_matplotlib()
         picture = io.StringIO()
@@ -107,7 +107,7 @@ class Plates:
         svg = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{self._id(name)}-", svg)
         return self._figure(Markup(svg), caption)
 
-    def picture(self, image, name: str, caption: str, alt: str) -> Markup:
+    def picture(self, image: Any, name: str, caption: str, alt: str) -> Markup:
         """A PIL image: PNG inline."""
         data = io.BytesIO()
         image.save(data, "PNG", optimize=True)

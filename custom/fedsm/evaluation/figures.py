@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,7 +23,7 @@ def tracks_of(run: Run) -> list[str]:
     return [track for track in run.results["settings"]["tracks"] if seen[track] > 1]
 
 
-def curves(run: Run, track: str, colours: dict[str, str], centralized: list[Run]):
+def curves(run: Run, track: str, colours: dict[str, str], centralized: list[Run]) -> Figure:
     """Validation score and training loss of a track: one line per site, the mean black, centralized dashed."""
     figure, (above, below) = new_figure(height=4.8, rows=2)
     rows = run.history()
@@ -45,13 +45,13 @@ def curves(run: Run, track: str, colours: dict[str, str], centralized: list[Run]
     return figure
 
 
-def _whole_rounds(*axes) -> None:
+def _whole_rounds(*axes: Any) -> None:
     """Ticks of rounds are whole numbers, also where there are few of them."""
     for one in axes:
         one.xaxis.get_major_locator().set_params(integer=True)
 
 
-def gamma_sweep(rows: list[dict], chosen: float | None):
+def gamma_sweep(rows: list[dict], chosen: float | None) -> Figure:
     """Dice of Algorithm 2 at every threshold, all images pooled; the line marks the one that validation chose."""
     figure, axes = new_figure()
     points = range(len(rows))
@@ -90,7 +90,7 @@ def heat_map(
     return figure
 
 
-def reliability_diagram(found: dict):
+def reliability_diagram(found: dict) -> Figure:
     """Accuracy against confidence, one bar per bin; below it the images of each bin."""
     figure, (above, below) = new_figure(height=4.2, rows=2)
     bins = found["bins"]
@@ -107,7 +107,7 @@ def reliability_diagram(found: dict):
     return figure
 
 
-def scatter(maps: dict[str, np.ndarray], tested: dict[str, np.ndarray], colours: dict[str, str]):
+def scatter(maps: dict[str, np.ndarray], tested: dict[str, np.ndarray], colours: dict[str, str]) -> Figure:
     """The t-SNE map: one colour and marker per site; test images filled, the others hollow."""
     figure, axes = new_figure(height=4.0)
     for i, (site, points) in enumerate(maps.items()):
@@ -121,7 +121,7 @@ def scatter(maps: dict[str, np.ndarray], tested: dict[str, np.ndarray], colours:
     return figure
 
 
-def surface(losses: dict[tuple[str, str], tuple[list[float], np.ndarray]], colour: str, runs: list[str]):
+def surface(losses: dict[tuple[str, str], tuple[list[float], np.ndarray]], colour: str, runs: list[str]) -> Figure:
     """Mean loss over the directions, and the band from the lowest to the highest: one line per run and model.
 
     Args:
@@ -166,7 +166,7 @@ def bytes_per_round(run: Run, key: str) -> list[int]:
     return [sum(sent) for sent in zip(*run.results["wire"][key].values(), strict=True)]
 
 
-def attendance(run: Run):
+def attendance(run: Run) -> Figure:
     """The sites that answered in each round."""
     rows = run.history()
     figure, axes = new_figure(height=1.2 + 0.3 * len(run.sites))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from markupsafe import Markup
 
 from fedsm.evaluation import figures as draw
@@ -211,7 +213,7 @@ class Report:
         reasons = [s.absent for s in self._studies.values() if s.absent]
         return absent(reasons[0] if reasons else otherwise)
 
-    def _draw(self, figure, kind: str, run: Run, *more: str, caption: str) -> Markup:
+    def _draw(self, figure: Any, kind: str, run: Run, *more: str, caption: str) -> Markup:
         return self._plates.draw(figure, "_".join([kind, run.name, *more]), self._caption(run, caption))
 
     def _caption(self, run: Run, text: str) -> str:

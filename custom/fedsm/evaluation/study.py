@@ -89,7 +89,7 @@ def _slices(cases: SiteCases, rows: set[int]) -> dict[int, Batch]:
 
 
 @torch.no_grad()
-def feature_map(models: Candidates, parts: dict[str, list[SiteCases]], done) -> tuple[dict, dict]:
+def feature_map(models: Candidates, parts: dict[str, list[SiteCases]], done: Callable[[], object]) -> tuple[dict, dict]:
     """The t-SNE map of the selector's features: site -> points, site -> which are test images.
 
     Args:
@@ -108,8 +108,8 @@ def feature_map(models: Candidates, parts: dict[str, list[SiteCases]], done) -> 
             sites.append(site)
             tested.append(case.part == "test")
             done()
-    points, sites, tested = tsne(np.stack(rows)), np.array(sites), np.array(tested)
-    return {s: points[sites == s] for s in parts}, {s: tested[sites == s] for s in parts}
+    points, of_site, is_test = tsne(np.stack(rows)), np.array(sites), np.array(tested)
+    return {s: points[of_site == s] for s in parts}, {s: is_test[of_site == s] for s in parts}
 
 
 def surface_steps(model: SuperModelFiles) -> list[float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from fedsm.core.errors import UserError
@@ -9,7 +11,7 @@ from fedsm.core.errors import UserError
 _PERPLEXITY = 20.0  # about how many neighbours each image has on the map
 
 
-def load_tsne():
+def load_tsne() -> Any:
     """scikit-learn's class; loaded when it is needed.
 
     Raises:

@@ -28,7 +28,7 @@ from fedsm.server.checks import Refused
 from fedsm.server.examiner import Examined, Examiner
 from fedsm.server.guard import NormGuard
 from fedsm.server.registry import Registry
-from fedsm.tracks.base import ServerTrack
+from fedsm.tracks.base import Phase, ServerTrack
 
 REFUSED, WARNED = "refused", "warned"
 
@@ -47,10 +47,12 @@ class SoftPullAggregator(Aggregator):
     What partial participation does is each track's own affair: see its docstring.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.tracks: dict[str, ServerTrack] = {}
         self.sites: list[str] = []
+        self._phase: Phase | None = None
+        self._playing: dict[str, ServerTrack] = {}
         self.reset(None)
 
     def bind(
@@ -87,7 +89,7 @@ class SoftPullAggregator(Aggregator):
         """No task is open."""
         self._spec = TaskSpec("", "", -1)
         self._phase = None
-        self._playing: dict[str, ServerTrack] = {}
+        self._playing = {}
         self.results = TaskResults()
 
     @property
@@ -102,7 +104,8 @@ class SoftPullAggregator(Aggregator):
             _, tracks = self._check(site, shareable, fl_ctx)
         except Exception:  # it will be refused, by name, when it is its turn
             return
-        self._examiner.note_norms(self._phase, site, self._playing, tracks)
+        if self._phase:
+            self._examiner.note_norms(self._phase, site, self._playing, tracks)
 
     def accept(self, shareable: Shareable, fl_ctx: FLContext) -> bool:
         """Merges one site's answer, or refuses it."""
@@ -142,8 +145,9 @@ class SoftPullAggregator(Aggregator):
 
     def _merge(self, site: str, tracks: dict[str, Tensors], meta: dict) -> None:
         weight = self.registry.shares().get(site, 0)
-        for name, tensors in tracks.items():
-            self.tracks[name].accept(self._phase, site, tensors, weight)
+        if self._phase:
+            for name, tensors in tracks.items():
+                self.tracks[name].accept(self._phase, site, tensors, weight)
         if self._spec.task == exchange.REGISTER:
             self.registry.add(site, meta)
 
@@ -196,9 +200,10 @@ class SoftPullAggregator(Aggregator):
                 return "it has not registered"
             limits, why = self.registry.images[site], "but registered"
         images = meta.get("images")
+        if (reason := checks.counts_problem(images, limits, why)) or not isinstance(images, dict):
+            return reason
         return (
-            checks.counts_problem(images, limits, why)
-            or checks.losses_problem(meta.get("losses", {}), self._playing)
+            checks.losses_problem(meta.get("losses", {}), self._playing)
             or checks.reports_problem(meta.get("reports", {}), self._playing, images["validation"])
             or (checks.privacy_problem(meta["privacy"]) if "privacy" in meta else None)
             or self._spec.meta_problem(site, meta)

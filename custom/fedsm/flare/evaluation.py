@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from nvflare.apis.client import Client
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
@@ -113,7 +114,9 @@ class EvaluationController(Controller):
         write_json(self._folder / FILE, join(manifest, reports, self.part, self.seed) | {"missing": missing})
         self.log_info(fl_ctx, f"fedsm evaluation finished: {self._folder / FILE}")
 
-    def process_result_of_unknown_task(self, client, task_name, client_task_id, result, fl_ctx) -> None:
+    def process_result_of_unknown_task(
+        self, client: Client, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
+    ) -> None:
         """Nobody asked for it: the site was told to stop, or never asked."""
         reason = one_line(f"its answer to {task_name} came too late")
         if client.name not in self._late:
@@ -142,6 +145,6 @@ class EvaluationController(Controller):
             return "a second answer" if site in self._reports else "it sends tensors, which nobody asked for"
         report = meta.get("report")
         reason = report_problem(report, self._model.manifest, self._model.settings, site, self.part)
-        if reason is None:
+        if reason is None and isinstance(report, dict):
             self._reports[site] = report
         return reason

@@ -34,12 +34,13 @@ class FedSMExecutor(Executor):
     no file name, no path: errors are sent in their public form and logged in full at the site.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self._trainer: Worker | TrainerLink | None = None
         self._trainer_key: tuple | None = None
 
-    def handle_event(self, event_type: str, fl_ctx: FLContext):
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """FLARE's START_RUN and END_RUN."""
         if event_type == EventType.START_RUN:
             keep_private()
             enable_tensors()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from nvflare.apis.client import Client
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
+from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
 from fedsm.core.errors import UserError
@@ -51,8 +53,9 @@ class ForgetController(Controller):
         try:
             check_site_name(self.site, "the job's `site`")
             checkpoints = checkpoints_of(self.run, self._root, submitter_of(fl_ctx))
-            record = Checkpoints(checkpoints).load()["record"]
-            if self.site not in record["forgotten"]:  # asked again, after the asker was killed
+            state = Checkpoints(checkpoints).load()
+            # Forgotten already: asked again, after the asker was killed.
+            if state is None or self.site not in state["record"]["forgotten"]:
                 Forgetting(checkpoints.parent, self.site).write(checkpoints.parent)
         except UserError as e:
             Progress(self._folder / "progress.jsonl").tell("failed", reason=str(e))
@@ -61,5 +64,7 @@ class ForgetController(Controller):
         write_json(self._folder / FILE, {"site": self.site})
         self.log_info(fl_ctx, f"fedsm site={self.site} was forgotten")
 
-    def process_result_of_unknown_task(self, client, task_name, client_task_id, result, fl_ctx) -> None:
+    def process_result_of_unknown_task(
+        self, client: Client, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
+    ) -> None:
         """Nobody is asked anything."""

@@ -49,7 +49,8 @@ class Inbox:
         with self.changed:
             self._closed = True
             waiting = [site for site in self._turns if site in self._waiting]
-            for site in waiting if self._compare else ():
-                self._compare(*self._waiting[site])
+            if self._compare:
+                for site in waiting:
+                    self._compare(*self._waiting[site])
             for site in waiting:
                 self._accept(*self._waiting.pop(site))

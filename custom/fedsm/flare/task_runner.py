@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
+from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
 from fedsm.core.errors import UserError
 from fedsm.core.settings import JobSettings
-from fedsm.core.tensors import payload_bytes
+from fedsm.core.tensors import Tensors, payload_bytes
 from fedsm.flare import exchange
 from fedsm.flare.aggregator import SoftPullAggregator
 from fedsm.flare.dispatch import Dispatcher
@@ -85,7 +87,7 @@ class TaskRunner:
         compare = self._aggregator.compare if self._aggregator.compares_first else None
         silent = self._dispatcher.send(
             spec.task,
-            {site: lambda p=p: exchange.pack(p, dict(meta)) for site, p in payloads.items()},
+            {site: partial(_packed, payload, meta) for site, payload in payloads.items()},
             self._job.round_timeout if spec.timeout is None else spec.timeout,
             Inbox(sites, self._aggregator.accept, compare),
             lenient=results.attempts > 1,
@@ -98,6 +100,10 @@ class TaskRunner:
         end = time.monotonic() + seconds
         while time.monotonic() < end and not self._abort_signal.triggered:
             time.sleep(0.05)
+
+
+def _packed(payload: dict[str, Tensors], meta: dict) -> Shareable:
+    return exchange.pack(payload, dict(meta))
 
 
 def _too_few(spec: TaskSpec, results: TaskResults) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from nvflare.apis.fl_context import FLContext
 
 from fedsm.server.record import Progress
@@ -9,10 +11,10 @@ from fedsm.server.record import Progress
 TOPIC = "fedsm.progress"
 
 
-def serve(engine, progress: Progress) -> None:
+def serve(engine: Any, progress: Progress) -> None:
     """Answers `TOPIC` with the events of `progress.jsonl`; the command's `{"after": n}` leaves out the first n."""
 
-    def answer(topic: str, data, fl_ctx: FLContext) -> dict:
+    def answer(topic: str, data: Any, fl_ctx: FLContext) -> dict:
         after = data.get("after") if isinstance(data, dict) else None
         return {"events": progress.events()[after if isinstance(after, int) and after > 0 else 0 :]}
 

@@ -7,7 +7,7 @@ from monai.networks.nets import UNet
 from fedsm.core.task_settings import TaskSettings
 
 
-def _norm(value: str | list[Any]) -> str | tuple[Any, ...]:
+def _norm(value: str | list[Any] | None) -> str | tuple[Any, ...] | None:
     """MONAI wants a name or a (name, arguments) tuple; JSON and YAML have lists."""
     return tuple(value) if isinstance(value, list) else value
 

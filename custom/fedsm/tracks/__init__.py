@@ -53,9 +53,14 @@ class Kind:
 
     client: type[ClientTrack]
     server: type[ServerTrack]
-    selector: type | None = None
+    selector: type[NetworkSelector] | type[StatisticsSelector] | None = None
     options: type[TrackOptions] = TrackOptions
     personal: bool = False
+
+    @property
+    def rule(self) -> str | None:
+        """How a selector of this kind is read at inference; None for kinds that are no selectors."""
+        return self.selector.rule if self.selector else None
 
     @property
     def track(self) -> str:
@@ -85,7 +90,7 @@ KINDS = {
 }
 
 
-def kind_of(name: str, spec: dict) -> Kind:
+def kind_of(name: str, spec: dict[str, Any]) -> Kind:
     """The kind of a track's settings.
 
     Raises:
@@ -110,7 +115,7 @@ def _options(name: str, spec: dict[str, Any]) -> dict[str, Any]:
         raise e.within(f"track {name!r}") from e
 
 
-def complete_tracks(settings: JobSettings) -> dict[str, dict]:
+def complete_tracks(settings: JobSettings) -> dict[str, dict[str, Any]]:
     """A job's tracks with every option that is not given at its default.
 
     A job says all that it is trained with: a default that changes later makes another job, not another result of this.
@@ -181,7 +186,7 @@ def server_tracks(settings: JobSettings, sites: list[str]) -> dict[str, ServerTr
 def selection_rule(settings: JobSettings) -> str | None:
     """How the job's selector is read at inference (see `fedsm.selectors.inference`); None where there is none."""
     spec = settings.tracks.get("selector")
-    return kind_of("selector", spec).selector.rule if spec else None
+    return kind_of("selector", spec).rule if spec else None
 
 
 def lam_of(settings: JobSettings) -> float | None:
@@ -206,6 +211,8 @@ def playing(tracks: dict[str, ServerTrack], number: int) -> list[str]:
     return [name for name in names if name in own] or names
 
 
-def build_inference_selector(settings: JobSettings, n_sites: int, tensors: Tensors, device: torch.device):
+def build_inference_selector(settings: JobSettings, n_sites: int, tensors: Tensors, device: torch.device) -> Any:
     """The object whose `probabilities(images)` gives yhat, from the selector track's final tensors."""
-    return kind_of("selector", settings.tracks["selector"]).selector(settings, n_sites, tensors, device)
+    selector = kind_of("selector", settings.tracks["selector"]).selector
+    assert selector is not None
+    return selector(settings, n_sites, tensors, device)

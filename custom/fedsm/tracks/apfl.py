@@ -65,9 +65,7 @@ class APFLClient(SitePersonalClient):
     def step(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None = None) -> float | None:
         self.net.train()
         loss = self.loss(self.learner.forward(images), labels)
-        self.net.zero_grad(set_to_none=True)
-        loss.backward()
-        gradients = [p.grad for p in self.net.parameters()]
+        gradients = torch.autograd.grad(loss, list(self.net.parameters()), materialize_grads=True)
 
         for v, gradient in zip(self.own.parameters(), gradients, strict=True):
             v.grad = self.alpha * gradient

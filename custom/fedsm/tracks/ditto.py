@@ -33,5 +33,5 @@ class DittoClient(SitePersonalClient):
         self._anchor = anchor_of(self.net, self.global_track.received)
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        proximal = self.options["prox"] / 2 * squared_distance(self.net, self._anchor)
+        proximal = float(self.options["prox"]) / 2 * squared_distance(self.net, self._anchor)
         return super().loss(logits, labels) + proximal

@@ -48,5 +48,5 @@ class FedProxClient(SegmentationClient):
         self._anchor = anchor_of(self.net, self.received)
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        proximal = self.options["mu"] / 2 * squared_distance(self.net, self._anchor)
+        proximal = float(self.options["mu"]) / 2 * squared_distance(self.net, self._anchor)
         return super().loss(logits, labels) + proximal

@@ -62,7 +62,8 @@ class PerFedAvgClient(SharedAndPersonalClient):
         self.net.load_state_dict(self.shared.state_dict())
         self._adapted = 0
         self._left = n_images
-        self._open: tuple | None = None  # D and w, while the shared network stands at w~
+        # D and w, while the shared network stands at w~
+        self._open: tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]] | None = None
 
     def step(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None = None) -> float | None:
         if self._adapted < self.options["adapt_steps"]:
@@ -89,6 +90,7 @@ class PerFedAvgClient(SharedAndPersonalClient):
     def _close_pair(self, images: torch.Tensor, labels: torch.Tensor) -> float:
         """The meta step, with D' = (images, labels); returns f(w~; D')."""
         loss, gradients = self.gradients(self.shared, images, labels)
+        assert self._open is not None
         first_images, first_labels, w = self._open
         self._open = None
         self._put(w)

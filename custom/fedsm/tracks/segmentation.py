@@ -38,7 +38,8 @@ class SegmentationClient(ClientTrack):
 
     def build(self) -> nn.Module:
         """The network as it is before anything was received."""
-        return build_unet(self.settings.task)
+        net: nn.Module = build_unet(self.settings.task)
+        return net
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Loss of a batch."""

@@ -50,7 +50,8 @@ class SharedAndPersonalClient(ClientTrack):
 
     def build(self) -> nn.Module:
         """The network as it is before round 1."""
-        return build_unet(self.settings.task)
+        net: nn.Module = build_unet(self.settings.task)
+        return net
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Loss of a batch."""

@@ -118,7 +118,8 @@ class SitePersonalClient(ClientTrack):
 
     def build(self) -> nn.Module:
         """The network as it is before round 1."""
-        return build_unet(self.settings.task)
+        net: nn.Module = build_unet(self.settings.task)
+        return net
 
     def first_weights(self) -> Tensors:
         """The weights with which every network of the run starts: all parties know them by the seed."""

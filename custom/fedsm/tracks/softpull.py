@@ -61,7 +61,8 @@ def soft_pull_(weights: list[Tensors], lam: float) -> None:
     for dtype, keys in blocks:
         models = [[w[k] for k in keys] for w in weights]
         sizes = [v.numel() for v in models[0]]
-        mean = [m.view(v.shape) for m, v in zip(scratch[dtype][: sum(sizes)].split(sizes), models[0], strict=True)]
+        parts = torch.split(scratch[dtype][: sum(sizes)], sizes)
+        mean = [m.view(v.shape) for m, v in zip(parts, models[0], strict=True)]
         torch._foreach_copy_(mean, models[0])
         for values in models[1:]:
             torch._foreach_add_(mean, values)

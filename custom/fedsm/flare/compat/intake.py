@@ -22,6 +22,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from typing import Any
 
 import nvflare.fuel.utils.fobs.dots as dots
 from nvflare.apis.fl_constant import ServerCommandNames
@@ -67,19 +68,19 @@ def expect(most_bytes: int | None) -> None:
 class _CountingCell:
     """A cell that counts what is pulled through it, and stops at the limit."""
 
-    def __init__(self, cell, fobs_ctx: dict, most: int):
+    def __init__(self, cell: Any, fobs_ctx: dict, most: int):
         self._cell, self._fobs_ctx, self._most = cell, fobs_ctx, most
 
-    def __getattr__(self, name: str):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._cell, name)
 
     def __hash__(self) -> int:  # FLARE keeps books by cell: this is the same one
         return hash(self._cell)
 
-    def __eq__(self, other) -> bool:
+    def __eq__(self, other: object) -> bool:
         return other is self._cell or other is self
 
-    def send_request(self, *args, **kwargs) -> Message:
+    def send_request(self, *args: Any, **kwargs: Any) -> Message:
         """The next piece, or an error in its place."""
         if self._fobs_ctx.get(_PULLED, 0) > self._most:
             return make_reply(ReturnCode.COMM_ERROR)
@@ -143,7 +144,9 @@ def survive_undecodable() -> None:
     if getattr(decode, "fedsm", False):
         return
 
-    def decode_payload(message: Message, encoding_key=MessageHeaderKey.PAYLOAD_ENCODING, fobs_ctx=None) -> None:
+    def decode_payload(
+        message: Message, encoding_key: str = MessageHeaderKey.PAYLOAD_ENCODING, fobs_ctx: dict | None = None
+    ) -> None:
         try:
             decode(message, encoding_key, fobs_ctx)
         except Exception as e:
@@ -157,5 +160,5 @@ def survive_undecodable() -> None:
             message.payload.set_peer_context(FLContext())
             message.remove_header(encoding_key)
 
-    decode_payload.fedsm = True
+    setattr(decode_payload, "fedsm", True)  # noqa: B010  mypy knows no attributes of functions
     flare_cell.decode_payload = decode_payload

@@ -6,6 +6,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 from nvflare.app_common.utils.tensor_disk_offload_context import _TENSOR_DISK_OFFLOAD_ROOT_DIR as ROOT_DIR
@@ -16,14 +17,14 @@ from fedsm.server.incoming import incoming_folder
 _GROWTH = 4 * 1024 * 1024  # bytes after which messages are collected
 
 
-def job_cells(engine) -> list:
+def job_cells(engine: Any) -> list:
     """The cells through which answers may come."""
     cells = [engine.get_cell(), getattr(getattr(engine, "server", None), "job_cell", None)]
     return [cell for cell in dict.fromkeys(cells) if cell]
 
 
 @contextmanager
-def received_to_disk(engine, job_id: str) -> Iterator[None]:
+def received_to_disk(engine: Any, job_id: str) -> Iterator[None]:
     """Lets what the sites send go to the server's disk, to be read one answer at a time.
 
     FLARE's own switch sets this for the engine's cell, and puts the files into the system's temporary folder. In a
@@ -36,7 +37,7 @@ def received_to_disk(engine, job_id: str) -> Iterator[None]:
     """
     root = Path(engine.get_workspace().get_root_dir())
     with ExitStack() as stack:
-        switch = {FOBSContextKey.TENSOR_DISK_OFFLOAD: True}
+        switch: dict[str, Any] = {FOBSContextKey.TENSOR_DISK_OFFLOAD: True}
         switch[ROOT_DIR] = str(stack.enter_context(incoming_folder(root, job_id)))
         for cell in job_cells(engine):
             before = {key: cell.get_fobs_context().get(key) for key in switch}
@@ -51,7 +52,7 @@ class MessageCollector:
     Looks at the process's size, which costs microseconds, and collects when it has grown.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._process = psutil.Process()
         self._floor = self._process.memory_info().rss
 
