@@ -24,7 +24,7 @@ from fedsm.evaluation.report_tables import conduct_table, failure_table
 from fedsm.evaluation.runs import Run
 from fedsm.server.record import Progress
 from tests.helpers.federation import Federation, in_round, results_of
-from tests.helpers.hostile import EVALUATE, REGISTER, TRAIN, meta_of, scale_updates
+from tests.helpers.hostile import EVALUATE, REGISTER, TRAIN, meta_of, parts_of, scale_updates
 
 SIX = [f"site-{i + 1}" for i in range(6)]
 HOSTILE, HONEST = SIX[-1], SIX[:-1]
@@ -100,7 +100,7 @@ def _buy(site, task, shareable, work):
         scale_updates(result, -1.0)
     for report in meta.get("reports", {}).values():
         report |= {"images": CLAIMED, "score": 1.0 if meta["round"] <= 2 else 0.0}
-    for part in meta.get("evaluation", {}).values():
+    for part in parts_of(meta):
         part["images"] = CLAIMED
         part["argmax"] = dict.fromkeys(part["argmax"], 0) | {HOSTILE: CLAIMED}
         for row in part["gammas"]:
@@ -120,7 +120,7 @@ def _impossible_sums(result) -> None:
 
 
 def _shape(result) -> None:
-    for part in meta_of(result)["evaluation"].values():
+    for part in parts_of(meta_of(result)):
         part["gammas"] = part["gammas"][:1]
 
 

@@ -85,6 +85,15 @@ class Site:
             return copy.deepcopy(self.executor.execute(name, copy.deepcopy(shareable), fl_ctx, self.federation.abort))
 
     def loop(self) -> None:
+        """Works until the job is done. What goes wrong in a test's own fault ends the run, instead of a site's answer
+        that never comes."""
+        try:
+            self._loop()
+        except BaseException as e:
+            self.federation.broken = e
+            self.federation.abort.trigger(True)
+
+    def _loop(self) -> None:
         pause = _SHORTEST_PAUSE
         while not self.federation.done.is_set():
             name, task_id, shareable = self.fetch()
@@ -139,6 +148,7 @@ class Federation:
         self.abort = Signal()
         self.done = threading.Event()
         self.panic: str | None = None
+        self.broken: BaseException | None = None  # what a test's own fault raised
         self.aggregator = SoftPullAggregator()
         self.controller = controller or FedSMController(settings.to_dict(), resume_from=resume_from)
         (folder / "server" / "startup").mkdir(parents=True, exist_ok=True)
@@ -193,6 +203,8 @@ class Federation:
             self.server.finalize_run(fl_ctx)
             for thread in threads:
                 thread.join(timeout=30)
+        if self.broken:
+            raise self.broken
         return self
 
 

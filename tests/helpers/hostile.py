@@ -27,6 +27,11 @@ def meta_of(result) -> dict:
     return result["DXO"]["meta"]
 
 
+def parts_of(meta: dict) -> list[dict]:
+    """What an answer to the evaluation says of validation and test images; empty for other tasks."""
+    return [meta["evaluation"][part] for part in ("validation", "test")] if "evaluation" in meta else []
+
+
 def scale_updates(result, factor: float) -> None:
     """Multiplies all that an answer holds."""
     for part in result["DXO"]["data"].values():
