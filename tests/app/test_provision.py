@@ -58,6 +58,7 @@ def test_a_kit_for_everybody(made):
         assert (kit / "startup" / "rootCA.pem").is_file()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["resources.json", "resources.json.default"])
 def test_installed_code_may_run_at_server_and_sites(made, name):
     """The classes that our jobs name, and no others: see `fedsm.core.components`."""

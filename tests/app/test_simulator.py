@@ -105,6 +105,7 @@ def test_tensorboard_has_a_curve_for_each_site_and_track(run_folder):
             assert [e.step for e in events.Scalars(f"{track}/validation/{site}")] == [1, 2, 3]
 
 
+@pytest.mark.process
 def test_a_finished_run_is_not_evaluated_again(run_folder, capsys):
     log = (run_folder / "flare.log").stat().st_size
     assert main(["resume", str(run_folder)]) == 0

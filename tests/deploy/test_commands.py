@@ -69,7 +69,7 @@ def test_the_run_of_a_federation_is_not_resumed_in_the_simulator(tmp_path, capsy
 def test_a_job_goes_to_its_sites_alone(tmp_path):
     """FLARE sends a job to whoever is connected, unless its deploy map says more."""
     from app_fedsm.recipes import FedSMRecipe
-    from tests.conftest import small_settings
+    from tests.helpers.small_jobs import small_settings
 
     FedSMRecipe(small_settings(), "named", sites=["site-1", "site-3"]).export(str(tmp_path))
     FedSMRecipe(small_settings(), "anybody").export(str(tmp_path))

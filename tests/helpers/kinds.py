@@ -102,7 +102,13 @@ def _names(path: Path) -> tuple[dict[str, tuple[str, str]], dict[str, set[str]]]
 
 def watch() -> None:
     """Notes from now on what is started; once for each process."""
-    sys.addaudithook(lambda event, _: _started.add(_STARTS[event]) if event in _STARTS else None)
+    sys.addaudithook(_note)
+
+
+def _note(event: str, args: tuple) -> None:
+    asks_for_cores = event == "subprocess.Popen" and str(args[0]).endswith("lscpu")  # scikit-learn does, once
+    if event in _STARTS and not asks_for_cores:
+        _started.add(_STARTS[event])
 
 
 def forget() -> None:
