@@ -12,7 +12,7 @@ import pytest
 import app_fedsm
 import fedsm
 
-# What is written down is a time of day (progress.py sets the clock of tqdm, which is one); everything else is a duration.
+# What is written down is a time of day (in progress.py the clock of tqdm); everything else is a duration.
 WRITTEN = {"record.py": 1, "digests.py": 1, "progress.py": 1}
 
 
