@@ -1,4 +1,4 @@
-"""A job that takes a site out of what the server keeps of a run. No site does anything in it."""
+"""A job that removes a site from the checkpoints that the server keeps of a run. The sites have no task in it."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class ForgetController(Controller):
         sweep_incoming(self._root)
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
-        """Nothing is left open."""
+        """Nothing to do: nothing is left open."""
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         try:
             check_site_name(self.site, "the job's `site`")
             checkpoints = checkpoints_of(self.run, self._root, submitter_of(fl_ctx))
             record = Checkpoints(checkpoints).load()["record"]
-            if self.site not in record["forgotten"]:  # asked again, after the asker was killed
+            if self.site not in record["forgotten"]:  # it is there if an interrupted command is repeated
                 Forgetting(checkpoints.parent, self.site).write(checkpoints.parent)
         except UserError as e:
             Progress(self._folder / "progress.jsonl").tell("failed", reason=str(e))
@@ -62,4 +62,4 @@ class ForgetController(Controller):
         self.log_info(fl_ctx, f"fedsm site={self.site} was forgotten")
 
     def process_result_of_unknown_task(self, client, task_name, client_task_id, result, fl_ctx) -> None:
-        """Nobody is asked anything."""
+        """Nothing to do: no site has a task."""
