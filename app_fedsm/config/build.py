@@ -1,4 +1,4 @@
-"""Settings of a job from a task's and a method's YAML file and what the person asked for."""
+"""Settings of a job from a task's and a method's YAML file and the options that were given."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def why_unfit(option: str, method: str, personal: str | None = None, selector: s
         return None  # what the method has anyway
     if option == "personal" and not KINDS[own].personal:
         return f"method {method!r} is a kind of personal model itself: {option} is for FedSM's"
-    judge = KINDS[tracks["selector"]["kind"]].selector if "selector" in tracks else None
-    if option == "personal" and judge.rule == MIXTURE:
+    own_selector = KINDS[tracks["selector"]["kind"]].selector if "selector" in tracks else None
+    if option == "personal" and own_selector.rule == MIXTURE:
         return f"method {method!r} mixes {own}'s networks, which travel in every round: {option} is for FedSM's"
-    if option == "selector" and judge.rule != THRESHOLD:
+    if option == "selector" and own_selector.rule != THRESHOLD:
         return f"method {method!r} is made by its own selector: {option} is for FedSM's"
     if option == "blend" and (kind := KINDS.get(f"selector_{selector}", KINDS[own])).selector.rule != THRESHOLD:
         return f"the {kind.selector.rule} selector has no threshold: blend means nothing to it"
