@@ -34,7 +34,6 @@ PROJECT = "fedsm_poc"
 SERVER = "server"
 ADMIN, LEAD = "admin@fedsm.org", "lead@fedsm.org"
 ORG = "fedsm"
-PORT = 8002
 _NOTE = "poc.json"
 _START_SECONDS = 180  # until every site is connected
 _STOP_SECONDS = 30
