@@ -152,7 +152,7 @@ def _check_together(project: Project) -> None:
         names = ", ".join(repr(p["name"]) for p in clients) or "none"
         project.errors.append(f"participants: at least 2 clients are needed, found {names}")
     if not any(p.get("role") in _SUBMITTERS for p in project.of_type("admin")):
-        project.errors.append("participants: nobody may submit a job; add an admin with `role: lead`")
+        project.errors.append("participants: no user may submit a job; add an admin with `role: lead`")
     _check_ports(project)
 
 
