@@ -29,7 +29,7 @@ POLL_SECONDS = 0.2  # FLARE's clients ask for work every 2 s by default, which d
 
 
 class _FedSMJob(Recipe):
-    """What both recipes do alike.
+    """What all recipes share.
 
     Args:
         job: the job.
@@ -100,11 +100,11 @@ class FedSMRecipe(_FedSMJob):
 
 
 class EvaluationRecipe(_FedSMJob):
-    """Puts an evaluation together: a super model that every site scores at home.
+    """Puts an evaluation together: a super model that every site scores on its own images.
 
     Args:
-        model: the super model's folder. It travels in the server's configuration, which is no code: sites that forbid
-            BYOC take the job.
+        model: the super model's folder. It is sent in the server's configuration, which is not code: sites that forbid
+            BYOC accept the job.
         name: the job's name.
         part: which of the sites' images; see `EvaluationController`.
         seed: of the bootstrap.
@@ -128,12 +128,12 @@ class EvaluationRecipe(_FedSMJob):
 
 
 class ForgetRecipe(_FedSMJob):
-    """Puts a job together that takes a site out of what the server keeps of a run.
+    """Puts a job together that removes a site from what the server keeps of a run.
 
     Args:
         site: who leaves.
         run: see `ForgetController`.
-        witness: a site that the job is sent to, because FLARE wants one; it does nothing.
+        witness: a site that the job is sent to, because FLARE needs one; it does nothing.
         byoc: carry the code inside the job.
     """
 

@@ -18,7 +18,7 @@ COUNTS = (6, 12, 24, 48)
 COPY_BAR = 4.0
 GROWTH_BAR = 5.0
 _REPETITIONS = 25
-_NOISE = 1.5  # a copy that something else slowed down would let the aggregation look fast
+_NOISE = 1.5  # if other programs slowed the copy down, the aggregation would look fast
 _IMAGES = {"train": 10, "validation": 4, "test": 4}
 
 
@@ -107,13 +107,13 @@ def main() -> None:
     sources = {site: [v for tensors in u.values() for v in tensors.values()] for site, u in updates.items()}
     copies = {site: [torch.zeros_like(v).fill_(1) for v in tensors] for site, tensors in sources.items()}
 
-    # A repetition holds all that is compared, side by side: what disturbs the machine disturbs both.
+    # Each repetition measures all that is compared, one after the other: a disturbance then affects both.
     seconds = {k: [] for k in COUNTS}
     copy_seconds = {k: [] for k in COUNTS}
     for repetition in trange(1 + _REPETITIONS, desc="aggregation"):
         for k in COUNTS:
             copied, aggregated = copy(sites[:k]), aggregate(aggregators[k])
-            if repetition:  # the first one makes everything warm
+            if repetition:  # the first one only warms up
                 copy_seconds[k].append(copied)
                 seconds[k].append(aggregated)
     figures = {

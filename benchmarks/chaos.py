@@ -42,7 +42,7 @@ def seen_faults(history: list[dict]) -> dict[tuple[int, str], str]:
 
 
 def what_happened(plan: Plan, killer: Killer, seen: dict[tuple[int, str], str], cells: int) -> str:
-    """The accidents as a table: planned, and as results.json tells of them."""
+    """The accidents as a table: as planned, and as results.json reports them."""
     planned = Counter(kind for by_round in plan.faults.values() for kind in by_round.values())
     found = Counter(seen.values())
     rows = [["accident", "planned", "in results.json", "of all site-rounds"]]

@@ -1,4 +1,4 @@
-"""A FLARE filter on what a site sends after training: loses the answer, or makes rubbish of it."""
+"""A FLARE filter on what a site sends after training: loses the answer, or damages it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ RUBBISH = {
 
 
 class ChaosFilter(Filter):
-    """Strikes the answers of the site that it runs at.
+    """Loses or damages answers of the site that it runs at.
 
     A lost answer is an exception: FLARE sends an error in its place. The site has trained by then, so its Adam has
     gone on where the server's model has not.
@@ -65,7 +65,7 @@ class ChaosFilter(Filter):
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         if shareable.get_return_code() != ReturnCode.OK:
-            return shareable  # its trainer was killed: there is nothing left to strike
+            return shareable  # its trainer was killed: there is no answer to damage
         dxo = from_shareable(shareable)
         number = str(dxo.meta["round"])
         fault = self._faults.get(fl_ctx.get_identity_name(), {}).get(number)

@@ -24,7 +24,7 @@ _SERVER_WAIT = 1.0  # the server dies at a random moment of so many first second
 
 
 class Killer:
-    """A thread that follows a run's checkpoints and strikes below the process that runs it, which must be this one.
+    """A thread that follows a run's checkpoints and kills child processes of the process that runs it (this one).
 
     A blow that finds a trainer idle costs the site nothing: it is repeated in a later round.
 
@@ -96,7 +96,7 @@ class Killer:
         return False
 
     def _cost_the_round(self, number: int, site: str) -> bool:
-        """Whether the server misses the site because of the blow; waits for the end of the round."""
+        """Whether the server misses the site because of the kill; waits for the end of the round."""
         while rounds_done(self._out) < number:
             if self._done.wait(_LOOK):
                 return False
@@ -113,7 +113,7 @@ class Killer:
             time.sleep(_LOOK)
 
     def _kill_server(self) -> None:
-        """Kills the simulator, which is the server, and every process below it: no one can say goodbye."""
+        """Kills the simulator, which is the server, and every process below it, without a chance to clean up."""
         time.sleep(self._moment)
         last = rounds_done(self._out)
         victims = _simulator(self._out)

@@ -35,7 +35,7 @@ class Plan:
         return sum(number in by_round for by_round in self.faults.values())
 
     def later(self, site: str, after: int, rounds: int, taken: dict[int, str]) -> int | None:
-        """The next round in which a site's trainer can be killed, when the blow of round `after` missed."""
+        """The next round in which a site's trainer can be killed, when the kill of round `after` came too late."""
         for number in range(after + 1, rounds + 1):
             free = number not in taken and number != self.server and number not in self.faults[site]
             if free and self.struck(number) < self.most:
@@ -44,7 +44,7 @@ class Plan:
 
 
 def draw(seed: int, sites: list[str], rounds: int, min_sites: int) -> Plan:
-    """Draws the accidents: exact shares, at random places, no round without its quorum.
+    """Draws the accidents: exact shares, in random rounds and sites, no round without its quorum.
 
     Raises:
         Failed: they do not fit into so few rounds or sites.

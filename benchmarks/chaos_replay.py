@@ -2,7 +2,7 @@
 
 It rounds as the server does: sites send differences, which are summed in float32 in the order of the log. Training is
 chaotic: with averages in float64 instead, weights differ by 0.02 after 30 undisturbed rounds, and a lost update could
-not be told from rounding.
+not be distinguished from rounding.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def lost_updates(history: list[dict], advanced: set[tuple[int, str]] = frozenset
         advanced: (round, site) of trainers that were killed after they had put their state on disk.
 
     Raises:
-        Failed: a reason from which nobody can tell whether the site had trained.
+        Failed: a reason that does not show whether the site had trained.
     """
     after_training = (str(ReturnCode.TASK_RESULT_FILTER_ERROR), *(words for _, words in RUBBISH.values()))
     lost: dict[int, list[str]] = {}

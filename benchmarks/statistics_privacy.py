@@ -37,7 +37,7 @@ Rows = list[dict[str, torch.Tensor]]  # for each site: part -> descriptors
 def main(argv: list[str] | None = None) -> int:
     """Entry point; returns the exit code."""
     parser = argparse.ArgumentParser("python -m benchmarks.statistics_privacy", description=__doc__.partition("\n")[0])
-    parser.add_argument("data", type=Path, help="data root with one folder a site")
+    parser.add_argument("data", type=Path, help="data root with one folder per site")
     parser.add_argument("--task", default="retinal")
     parser.add_argument("--size", type=int, default=64, help="pixels (default: 64)")
     parser.add_argument("--clip", type=float, default=StatisticsPrivacy.clip, help="default: %(default)g")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fedsm.core.task_settings import TaskSettings
     from fedsm.data.findings import SiteReport
 
-_SHEETS = "fedsm_check"  # in the current folder: a hospital's data folder is not ours to write to
+_SHEETS = "fedsm_check"  # in the current folder: nothing is written to a hospital's data folder
 
 
 def _data_synth(args: argparse.Namespace) -> int:

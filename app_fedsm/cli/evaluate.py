@@ -27,13 +27,13 @@ def open_cases(
 
     Args:
         model: the super model.
-        folder: where it lies. In a run's folder the split that the run wrote down is used, elsewhere it is drawn again.
+        folder: its folder. In a run's folder the split that the run stored is used, elsewhere it is drawn again.
         root: the data root, or one site's folder.
         part: train, validation, test or `all`.
         sites: only these; None: all that are there.
 
     Raises:
-        UserError: a site that took no part in training cannot have its part; or one has other images than then.
+        UserError: a site took no part in training, so it has no such part; or its images have changed since.
     """
     from fedsm.data.cases import ALL, SiteCases, data_folders
 
@@ -154,8 +154,8 @@ def _write(out: Path, manifest: dict, evaluation: dict) -> None:
         write_text(out / CARD, render_card(manifest, evaluation))
     write_json(out / FILE, evaluation)
     print("\n\n".join(score_table(evaluation, metric) for metric in METRICS))
-    if told := selector_text(evaluation):
-        print(f"\nselector: {told}")
+    if text := selector_text(evaluation):
+        print(f"\nselector: {text}")
     print(f"\nall tables: {out / 'evaluation.md'}")
 
 

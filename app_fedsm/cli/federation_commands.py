@@ -66,8 +66,8 @@ def _down(args: argparse.Namespace) -> int:
         with session.connect(poc.lead) as opened:
             running = [job["job_id"] for job in opened.list_jobs() or [] if job["status"] == "RUNNING"]
         if running:
-            told = status.of_job(poc.lead, running[0])
-            raise UserError(f"a job runs: {told}; wait for it (`fedsm fetch RUN`), or --force")
+            job = status.of_job(poc.lead, running[0])
+            raise UserError(f"a job runs: {job}; wait for it (`fedsm fetch RUN`), or --force")
     poc.stop()
     if args.keep:
         print(f"stopped; {poc.flare} stays, and `fedsm poc up` starts it again")
@@ -106,7 +106,7 @@ def _is_count(sites: list[str]) -> bool:
 
 
 def _connected(kit: Path, count: int) -> list[str]:
-    """The sites that are connected, if they are just so many."""
+    """The connected sites, if there are exactly `count`."""
     from app_fedsm.federation import session
 
     with session.connect(kit) as opened:
@@ -180,7 +180,7 @@ def _resume(args: argparse.Namespace) -> int:
 
 
 def _has_finished(out: Path, rounds: int | None) -> bool:
-    """Whether a job has brought its results and nothing more is asked of it; then it says so."""
+    """Whether a job has finished and no more rounds are asked for; then it prints that."""
     from app_fedsm.federation import remote
     from app_fedsm.runs.hints import finished
     from app_fedsm.runs.run_folder import RESULTS
@@ -221,7 +221,7 @@ def _poc_status(args: argparse.Namespace) -> int:
 
 
 def parse_gpus(given: list[str], sites: list[str] | None = None) -> dict[str, dict]:
-    """From `[SITE=]N[:GiB]` to what the job asks of the sites' resource managers; `sites`: those that there are.
+    """From `[SITE=]N[:GiB]` to what the job asks of the sites' resource managers; `sites`: the sites of the job.
 
     Raises:
         UserError: it is not of this form, or names a site that takes no part.

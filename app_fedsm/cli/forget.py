@@ -18,19 +18,19 @@ _EXAMPLE = """example:
   fedsm resume runs/without --rounds 40               # goes on with the others
 """
 _SELECTORS = {
-    "selector_statistics": "its sums go; the classes will be made again of the others' sums, exactly",
+    "selector_statistics": "its sums are removed; the classes are computed again, exactly, from the others' sums",
     None: "there is none",
 }
-_TRAINED = "its output goes: the softmax will be over the others; nothing is trained again"
+_TRAINED = "its output is removed: the softmax is over the others; nothing is trained again"
 
 
 def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     """Adds the command."""
     forget = commands.add_parser(
-        "forget", help="take a site out of a run for good", epilog=_EXAMPLE,
-        description="Drops a site's personal model, statistics and place from a run's checkpoint and super model. What"
-        " it added to the weights that all sites share stays in them. gamma and results.json stay what they were. Of a"
-        " federation's run the server's checkpoint as well, and the jobs that it stores are deleted.",
+        "forget", help="remove a site from a run for good", epilog=_EXAMPLE,
+        description="Removes a site's personal model, statistics and entries from a run's checkpoint and super model."
+        " What it added to the weights that all sites share stays in them. gamma and results.json do not change. For a"
+        " federation's run the server's checkpoint is rewritten, too, and the jobs that it stores are deleted.",
     )  # fmt: skip
     forget.add_argument("site", metavar="SITE", help="the site's name")
     forget.add_argument("run", type=Path, metavar="RUN", help="the run's folder")

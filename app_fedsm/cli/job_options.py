@@ -1,4 +1,4 @@
-"""The options of a job, which several commands share, and the settings that they come to."""
+"""The options of a job, which several commands share, and the settings made from them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def _options() -> dict[str, dict[str, Any]]:
-    """Name -> what argparse is told of it. A default is said with its own value, which the settings put in."""
+    """Name -> its arguments for argparse. The help of an option names its default from the settings."""
     options: dict[str, dict[str, Any]] = {
         "task": {"help": task_help()},
         "method": {"help": f"how it is trained: {', '.join(available('methods'))}"},
@@ -63,7 +63,7 @@ def add_job_options(parser: argparse.ArgumentParser, without: tuple[str, ...] = 
     """
     options = _options()
     if centralized:
-        options["method"]["help"] += f"; or {CENTRALIZED}: all images in one place, the bound that no federation has"
+        options["method"]["help"] += f"; or {CENTRALIZED}: all images in one place, the upper bound for a federation"
     added = [name for name in options if name not in without]
     for name in added:
         parser.add_argument("--" + name.replace("_", "-"), **options[name])
@@ -80,10 +80,10 @@ def option_name(name: str) -> str:
 
 
 def settings_of(args: argparse.Namespace) -> JobSettings:
-    """The settings of a federated job that its options come to.
+    """The settings of a federated job from its options.
 
     Raises:
-        UserError: no task; a method that is no federated job; a setting that cannot be.
+        UserError: no task; a method that is no federated job; an invalid setting.
     """
     from app_fedsm.config.build import build_settings
 

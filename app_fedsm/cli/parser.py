@@ -20,13 +20,13 @@ _CHOICE = re.compile(r"argument (?P<what>.+): invalid choice: '(?P<given>.*)' \(
 
 
 def did_you_mean(given: str, known: Sequence[str]) -> str:
-    """The end of a sentence on an unknown word: the known word that is nearest, if one is near."""
+    """The end of a message about an unknown word: the most similar known word, if there is one."""
     near = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
     return f"; did you mean {near[0]}?" if near else ""
 
 
 def complete_files(action: argparse.Action) -> argparse.Action:
-    """Lets TAB offer names of files for an option or argument."""
+    """Makes TAB complete file names for an option or argument."""
     action.complete = FILES  # type: ignore[attr-defined]  # where shtab looks
     return action
 

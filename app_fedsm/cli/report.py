@@ -22,7 +22,7 @@ FILE = "report.html"
 
 
 def _study(run: Run, quick: bool) -> Study:
-    """What weights and images tell of a run, or why they tell nothing."""
+    """What the weights and images of a run show, or why they cannot be used."""
     from fedsm.evaluation.study import Study
     from fedsm.super_model.artefact import load_super_model
 

@@ -40,7 +40,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _resume(args: argparse.Namespace) -> int:
-    """Goes on with the run of a folder, or says that it has finished: exit code 0, nothing is wrong."""
+    """Goes on with the run of a folder; a finished run is no error: prints that it has finished, exit code 0."""
     from app_fedsm.runs import hints, run_folder
     from fedsm.core.settings import JobSettings
 
@@ -65,7 +65,7 @@ def _resume(args: argparse.Namespace) -> int:
 
 
 def _has_finished(out: Path, rounds: int, data: Path) -> bool:
-    """Whether a run has done so many rounds with the sites that it has: none was forgotten, none joins."""
+    """Whether a run has done so many rounds with its present sites: none was forgotten and none joins."""
     from app_fedsm.runs.run_folder import RESULTS
     from app_fedsm.runs.simulate import known_sites
     from fedsm.core.plain_json import read_json, reading
@@ -119,7 +119,7 @@ def _finish(args: argparse.Namespace, results: dict) -> int:
 
 
 def _run_centralized(args: argparse.Namespace) -> int:
-    """All images in one place: no federation, hence none of its options."""
+    """Trains on all images in one place; options of a federation are refused."""
     if given := next((name for name in _FEDERATED if getattr(args, name) is not None), None):
         raise UserError(f"--method {CENTRALIZED} has no federation: leave out {option_name(given)}")
     from app_fedsm.runs import run_folder, simulate

@@ -34,7 +34,7 @@ def _site_check(args: argparse.Namespace) -> int:
     settings = None
     if args.task is not None:
         settings = settings_of(args)
-        with torch.device("meta"):  # shapes only: a job that is too large for this machine is what we want to hear of
+        with torch.device("meta"):  # shapes only: a job too large for this machine must be reported, not end this
             try_networks(settings, SITES)
     lines = check_site(kit, settings, expected)
     print(f"site {kit.site}, kit {kit.root}")

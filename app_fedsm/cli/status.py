@@ -1,4 +1,4 @@
-"""`fedsm status`: how far a run is, told in a line or two."""
+"""`fedsm status`: how far a run is, in one or two lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LAST = 5  # rounds whose median says how long the next will take
 
 
 def summary(events: list[dict]) -> str:
-    """What the events of a run's progress come to: rounds, who answered, the last Dice, the time left."""
+    """A summary of a run's events: rounds, sites that answered, the last Dice, the time left."""
     if events and events[0]["event"] == "evaluating":  # a job of its own
         scored = [e["site"] for e in events if e["event"] == "scored"]
         return f"evaluation: {len(scored)} of {len(events[0]['sites'])} sites scored"
@@ -31,9 +31,9 @@ def summary(events: list[dict]) -> str:
     parts = [f"round {last['round']} of {started['rounds']} done"]
     parts.append(f"{len(last['answered'])} of {len(started['sites'])} sites answered")
     parts += [f"{site} missing: {why}" for site, why in last["missing"].items()]
-    parts += _conduct(events)
+    parts += _refusals_and_warnings(events)
     scores: dict[str, float] = next((e["score"] for e in reversed(rows) if e["score"]), {})
-    names = started.get("scores", {})  # a run of an earlier version does not say
+    names = started.get("scores", {})  # runs of early 0.1 do not have it
     parts += [f"validation {names.get(t, 'score')} {t} {v:.3f}" for t, v in scores.items()]
     ended = events[-1]
     if ended["event"] == "failed":
@@ -46,8 +46,8 @@ def summary(events: list[dict]) -> str:
     return ", ".join(parts)
 
 
-def _conduct(events: list[dict]) -> list[str]:
-    """Whose answers were refused or taken with a warning, how often, and the last reason."""
+def _refusals_and_warnings(events: list[dict]) -> list[str]:
+    """Sites whose answers were refused or taken with a warning, how often, and the last reason."""
     noted: dict[tuple[str, str], list[str]] = {}
     for event in events:
         if event["event"] in ("refused", "warned"):
@@ -80,13 +80,13 @@ def of_job(kit: Path, job_id: str) -> str:
     with session.connect(kit) as opened:
         try:
             meta = opened.get_job_meta(job_id)
-        except Exception as e:  # FLARE's words for a job that it does not know
+        except Exception as e:  # FLARE's errors for a job that it does not know
             raise UserError(f"job {job_id}: {' '.join(str(e).split())}") from e
-        return _told(opened, job_id, meta["status"])
+        return _job_line(opened, job_id, meta["status"])
 
 
-def _told(session: Session, job_id: str, status: str) -> str:
-    """A job's line; of one that has ended the server keeps the result only, which `fedsm fetch` brings."""
+def _job_line(session: Session, job_id: str, status: str) -> str:
+    """A job's line; of a job that has ended the server keeps only the result, which `fedsm fetch` downloads."""
     from app_fedsm.federation import session as sessions
     from app_fedsm.federation.following import events_of
 
@@ -99,7 +99,7 @@ def _told(session: Session, job_id: str, status: str) -> str:
 
 
 def of_server(kit: Path) -> str:
-    """What a server says: the sites that are connected, and every job that runs."""
+    """The status of a server: the connected sites, and every job that runs."""
     from app_fedsm.federation import session
 
     with session.connect(kit) as opened:
@@ -107,5 +107,5 @@ def of_server(kit: Path) -> str:
         lines = [f"server {session.address(kit)}: {len(sites)} sites connected: {', '.join(sites) or 'none'}"]
         jobs = sorted(opened.list_jobs() or [], key=lambda job: str(job.get("submit_time")))
         for job in jobs:
-            lines.append(f"{job.get('job_name', '')} {_told(opened, job['job_id'], job['status'])}")
+            lines.append(f"{job.get('job_name', '')} {_job_line(opened, job['job_id'], job['status'])}")
         return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""What `fedsm` prints: names of files, sites and errors come from elsewhere, and a terminal obeys some characters."""
+"""Cleans what `fedsm` prints: names of files, sites and errors come from outside and may hold control characters."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class _CleanStream:
 
 @contextlib.contextmanager
 def clean_output() -> Iterator[None]:
-    """While a command runs, whatever it prints is free of escapes, on stdout and stderr.
+    """Removes escape sequences from all that a command prints, on stdout and stderr, while it runs.
 
-    Bars on stderr move the cursor; so whoever puts a name into a bar makes it printable first (`fedsm.core.text`).
+    Bars on stderr move the cursor, so code that puts a name into a bar makes it printable first (`fedsm.core.text`).
     """
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = _CleanStream(sys.stdout, _BREAKS), _CleanStream(sys.stderr, _BAR_MOVES)

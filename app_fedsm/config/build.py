@@ -1,4 +1,4 @@
-"""Settings of a job from a task's and a method's YAML file and what the person asked for."""
+"""Settings of a job from a task's and a method's YAML file and the options that were given."""
 
 from __future__ import annotations
 

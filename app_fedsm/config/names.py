@@ -1,6 +1,6 @@
 """Names to choose from and defaults, as help texts show them: plain values, so that `fedsm --help` imports no torch.
 
-What the settings and `fedsm.tracks.KINDS` say counts; a test holds these lists in step with them.
+The settings and `fedsm.tracks.KINDS` are authoritative; a test checks that these lists agree with them.
 """
 
 from __future__ import annotations

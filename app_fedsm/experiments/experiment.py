@@ -61,7 +61,7 @@ def run_grid(grid: Grid, start: Callable | None = None) -> int:
 
 
 def _work_off(grid: Grid, runs: list[Run], start: Callable, bar: tqdm) -> Generator[tuple[Run, str | None]]:
-    """Runs some at once, and tells of each that ended why it failed, or None. Stops them all when it is stopped."""
+    """Runs some at once; yields each run that ended with why it failed, or None. Stops them all when it is stopped."""
     from app_fedsm.runs.simulate import undisturbed
 
     queue, shown = deque(runs), ""
@@ -92,11 +92,11 @@ def _name(run: Run, grid: Grid) -> str:
 
 
 def _rounds(run: Run) -> int:
-    """The last round, or epoch, that a run has told of."""
+    """The last round, or epoch, in a run's progress file."""
     from app_fedsm.runs.run_folder import events_of
 
-    told = [event["round"] for event in events_of(run.folder) if event["event"] in ("started", "round")]
-    return told[-1] if told else 0
+    rounds = [event["round"] for event in events_of(run.folder) if event["event"] in ("started", "round")]
+    return rounds[-1] if rounds else 0
 
 
 def start_process(run: Run, spec: dict, parallel: int = 1) -> subprocess.Popen:
@@ -125,7 +125,7 @@ def _last_line(log: Path, code: int) -> str:
 
 
 def _given(args: argparse.Namespace) -> tuple[dict, dict]:
-    """What the command line says over the file: options of jobs, and keys of the file."""
+    """What the command line sets instead of the file: options of jobs, and keys of the file."""
     from app_fedsm.config.build import parse_setting
 
     options = {name: getattr(args, name) for name in args.job_options if getattr(args, name) is not None}

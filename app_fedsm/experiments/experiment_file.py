@@ -1,7 +1,7 @@
 """What an experiment's YAML file holds.
 
 title: what the table shows
-base: {task: retinal, rounds: 150}      # options of `fedsm run` with _ for -, and any `--set` key, dots and all
+base: {task: retinal, rounds: 150}      # options of `fedsm run` with _ for -, and any `--set` key with its dots
 seeds: [0, 1, 2]
 runs:                                   # the table's rows: options over the base
   FedSM: {method: fedsm}
@@ -27,7 +27,7 @@ class ExperimentFile(Settings):
     base: dict[str, Any] = Field(
         default={},
         json_schema_extra={EXPECTED: "a mapping of options"},
-        description="Options of all runs: those of `fedsm run` with `_` for `-`, and any key of `--set`, dots and all.",
+        description="Options of all runs: those of `fedsm run` with `_` for `-`, and any key of `--set` with its dots.",
     )
     runs: dict[str, Options] = Field(
         default={},

@@ -21,7 +21,7 @@ Rows = Sequence[tuple[str, str]]
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One run of the grid. `unseen`: the site that it does without."""
+    """One run of the grid. `unseen`: the site that takes no part in it."""
 
     source: str
     choice: Any
@@ -32,7 +32,7 @@ class Run:
 
     @property
     def key(self) -> tuple:
-        """What a table finds its results by."""
+        """The key under which a table finds its results."""
         return self.source, self.choice, self.seed
 
 
@@ -48,14 +48,14 @@ class Experiment:
     leave_one_out: bool
     costs: bool
     skip_unfit: bool
-    left_out: list[str]  # rows that were, and why
+    left_out: list[str]  # rows that were left out, and why
     parallel: int
     threads: int | None
     data: Path | None
     out: Path
 
     def runs(self, row: Row, choice: Any, seed: int, sites: list[str]) -> list[Run]:
-        """The runs that give a row's score for one choice and seed: one, or one a site left out."""
+        """The runs that give a row's score for one choice and seed: one, or one per site that is left out."""
         settings = job_settings(row.options, self.choose, choice, seed)
         folder = self.out / "runs" / slug(row.source)
         if self.choose:
@@ -105,7 +105,7 @@ def build_experiment(
 ) -> Experiment:
     """Builds an experiment from a file's content; see `load_experiment`."""
     given = {key: value for key, value in given.items() if value is not None}
-    if source is not None:  # what was given elsewhere stands on no line
+    if source is not None:  # values from elsewhere have no line in the file
         source = replace(source, lines={path: n for path, n in source.lines.items() if path[0] not in given})
     file = ExperimentFile.from_dict(content | given if isinstance(content, dict) else content, source=source)
     runs = {row: dict(own or {}) for row, own in file.runs.items()}

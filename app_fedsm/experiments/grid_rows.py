@@ -46,7 +46,7 @@ class Row:
 
 
 def slug(name: str) -> str:
-    """A row's name as a folder's."""
+    """A row's name as the name of a folder."""
     return re.sub(r"[^A-Za-z0-9._=-]+", "_", name).strip("._") or "row"
 
 
@@ -70,7 +70,7 @@ def job_settings(options: dict[str, Any], choose: str | None, choice: Any, seed:
 
 
 def federated(method: str) -> str:
-    """The method itself, or the one of which centralized training has the network and the loss.
+    """The method itself; for centralized training the method whose network and loss it uses.
 
     Raises:
         UserError: unknown method.
@@ -121,7 +121,7 @@ def _row(name: str, runs: dict[str, dict], point: dict, base: dict[str, Any], fi
         own = {key: value for key, value in runs[source].items() if key != "show"}
     own = {key: value for key, value in own.items() if key not in point}
     try:
-        if file.unfit == "skip":  # FedAvg has no lam: it is one row on an axis of lam, not one a value
+        if file.unfit == "skip":  # FedAvg has no lam: on an axis of lam it is one row, not one per value
             point = {key: value for key, value in point.items() if key in _fitting(base | point, own, None)}
     except UserError as e:
         raise e.within(f"row {name!r}") from e
@@ -164,7 +164,7 @@ def _fitting(base: dict[str, Any], own: dict[str, Any], choose: str | None) -> d
 
 
 def _choices(options: dict[str, Any], choose: str | None) -> tuple:
-    """Takes what is chosen out of the options."""
+    """Removes the option that is chosen from the options, and returns its values."""
     if choose is None:
         return (None,)
     if choose not in options:
@@ -184,7 +184,7 @@ def _show(asked: str | None, file: ExperimentFile, settings: JobSettings) -> str
     if asked not in SHOWS:
         raise UserError(f"show must be one of {', '.join(SHOWS)}, got {asked!r}")
     if SHOWS[asked] not in (None, *settings.tracks):
-        raise UserError(f"show: {asked} needs a {SHOWS[asked]} track, which method {settings.method!r} has not")
+        raise UserError(f"show: {asked} needs a {SHOWS[asked]} track, which method {settings.method!r} does not have")
     if asked == "blend" and selection_rule(settings) != THRESHOLD:
         raise Unfit(f"the {selection_rule(settings)} selector has no threshold: there is no blend to show")
     if asked == "blend" and not settings.blend:

@@ -1,10 +1,10 @@
 """One run of an experiment, in a process of its own: `python -m app_fedsm.experiments.grid_run FOLDER`.
 
-The folder's `experiment.json` says what to run. Whatever of it is there already is not done again: finished results
-stay, an interrupted training goes on from its last checkpoint, a missing test on the unseen site is made up for.
+The folder's `experiment.json` says what to run. Finished parts are not done again: results stay, an interrupted
+training goes on from its last checkpoint, and only a missing test on the unseen site is added.
 
 Written by hand: runners such as Ray Tune or Hydra bring a service or settings files of their own. Here a run is one
-process and one folder, and what the folder holds is all that is needed to go on.
+process and one folder, and the folder holds all that is needed to go on.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LINKS = "sites"
 
 
 def spec_of(run: Run, data: Path, sites: list[str], threads: int | None, cache: Path) -> dict:
-    """What a run's process has to know, as plain values."""
+    """The settings of a run's process, as plain values."""
     taking_part = [site for site in sites if site != run.unseen]
     return {
         "settings": run.settings.to_dict(), "data": str(data.resolve()), "sites": taking_part, "unseen": run.unseen,
@@ -60,7 +60,7 @@ def state_of(folder: Path, spec: dict) -> str:
             if held[key] != spec[key]:
                 raise UserError(f"{folder} holds a run with other {key}; choose another --out, or delete the folder")
     except FileNotFoundError:
-        # `write_json`'s half-written file: killed before anything was started.
+        # Only `write_json`'s unfinished file is there: the process was killed before it started anything.
         if folder.is_dir() and any(path.name != f"{SPEC}.partial" for path in folder.iterdir()):
             raise UserError(f"{folder} holds something else; choose another --out, or delete the folder") from None
         return "start"
@@ -165,7 +165,7 @@ def main(argv: list[str]) -> int:
 
     folder = Path(argv[0])
     try:
-        # Patience: a run whose grid was killed takes some seconds to stop.
+        # With patience: a run whose grid was killed takes some seconds to stop.
         with simulate.stop_signals(), simulate.lock_run(folder, patience=60):
             _end_with_parent()
             complete(folder, json.loads((folder / SPEC).read_text()))

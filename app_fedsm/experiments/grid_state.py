@@ -30,14 +30,14 @@ class Grid:
         self.failed: dict[Path, str] = {}
 
     def spec(self, run: Run) -> dict:
-        """What the run's process is told."""
+        """The settings of the run's process."""
         return spec_of(run, self.data, self.sites, self.experiment.threads, self.cache)
 
     def check(self) -> None:
-        """Sees that every run of every row could start; leaves out rows that do not fit, where that was asked for.
+        """Checks that every run of every row could start; leaves out rows that do not fit, with `unfit: skip`.
 
         Raises:
-            UserError: the first that cannot.
+            UserError: naming the first row that cannot.
         """
         from fedsm.nets import try_networks
         from fedsm.tracks import check_tracks
@@ -82,7 +82,7 @@ class Grid:
         return [r for s in self.experiment.seeds[1:] for r in self.experiment.runs(row, choice, s, self.sites)]
 
     def expected(self) -> int:
-        """How many runs there will be, if rows that share runs choose alike."""
+        """How many runs there will be, if rows that share runs choose the same value."""
         rest = (r for row in self.rows for r in self.later(row, row.choices[0]))
         return len(self.first()) + len(unique(rest))
 

@@ -36,7 +36,7 @@ def evaluate_remotely(
         the content of evaluation.json; `missing` names the sites without a report.
 
     Raises:
-        JobFailed: there is none.
+        JobFailed: the job ended without one.
         UserError: a site is not connected, or took no part in training and has no such part.
     """
     from app_fedsm.recipes import EvaluationRecipe

@@ -1,4 +1,4 @@
-"""Follows a job on a FLARE server with one bar, to its end or to its loss."""
+"""Follows a job on a FLARE server with one bar, until it ends or is lost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class JobLost(UserError):
 
 
 def events_of(session: Session, job_id: str, after: int = 0) -> list[dict]:
-    """The progress of a running job; none where it does not run (yet, or any more)."""
+    """The progress of a running job; empty where it does not run yet, or has ended."""
     from fedsm.flare.watch import TOPIC
 
     with contextlib.suppress(Exception):  # FLARE's error for a job that has just ended is a general one
@@ -38,11 +38,11 @@ def events_of(session: Session, job_id: str, after: int = 0) -> list[dict]:
     return []
 
 
-class _Pulse:
+class _LostJobCheck:
     """Notices a job that was lost with its server, which FLARE lists as running for ever.
 
-    One that has just ended looks the same for as long as the server waits for the sites' last words; hence the
-    patience, short only where the server was seen to be away.
+    A job that has just ended looks the same as long as the server waits for the sites' last messages. So this waits,
+    too, and only briefly where the server was seen to be away.
     """
 
     def __init__(self, job_id: str):
@@ -51,7 +51,7 @@ class _Pulse:
         self.server_was_away = False
 
     def check(self, session: Session) -> None:
-        """To be called now and then while FLARE says that the job runs.
+        """To be called regularly while FLARE says that the job runs.
 
         Raises:
             UserError: it is lost.
@@ -69,8 +69,8 @@ class _Pulse:
 
 def follow(kit: Path, job_id: str, steps: int, unit: str) -> tuple[dict, str | None]:
     """Shows a bar until the job has ended; returns its meta data and the reason, if it said that it failed."""
-    seen, failure, silent_since, told = 0, None, None, False
-    pulse = _Pulse(job_id)
+    seen, failure, silent_since, refusals_shown = 0, None, None, False
+    lost_job_check = _LostJobCheck(job_id)
     form = WITHOUT_ROUNDS if unit == "round" else None
     with tqdm(total=steps, unit=unit, desc="submitted", bar_format=form) as bar:
         while True:
@@ -83,13 +83,13 @@ def follow(kit: Path, job_id: str, steps: int, unit: str) -> tuple[dict, str | N
                         events = events_of(session, job_id, seen) if status == RUNNING else []
                         seen += len(events)
                         if status == RUNNING and not events:
-                            pulse.check(session)
+                            lost_job_check.check(session)
                         for event in events:
                             failure = show(bar, event) or failure
-                        if not told and status not in WAITING:
+                        if not refusals_shown and status not in WAITING:
                             for line in refusals(meta):
                                 bar.write(printable(line), file=sys.stderr)
-                            told = True
+                            refusals_shown = True
                         if status in WAITING:
                             bar.set_description(status.lower())
                         elif status != RUNNING:
@@ -101,7 +101,7 @@ def follow(kit: Path, job_id: str, steps: int, unit: str) -> tuple[dict, str | N
             except JobLost:
                 raise
             except (UserError, ConnectionError) as e:
-                pulse.server_was_away = True
+                lost_job_check.server_was_away = True
                 silent_since = silent_since or time.monotonic()
                 bar.set_description("no server")
                 if time.monotonic() - silent_since > PATIENCE:
@@ -110,6 +110,6 @@ def follow(kit: Path, job_id: str, steps: int, unit: str) -> tuple[dict, str | N
 
 
 def refusals(meta: dict) -> list[str]:
-    """Which sites did not take a job, from what FLARE noted when it sent the job out; a line each."""
+    """The sites that did not accept a job, from FLARE's notes on sending it out; one line each."""
     noted = [str(line).partition(": ") for line in meta.get("job_deploy_detail") or []]
     return [f"{site} refused the job: {' '.join(why.split())}" for site, _, why in noted if why and why != "OK"]

@@ -18,10 +18,10 @@ LOG = "forget.log"
 
 
 def forget_remotely(run: Path, site: str) -> None:
-    """Takes a site out of what the server keeps of a run: the checkpoint is rewritten, the stored jobs are deleted.
+    """Removes a site from what the server keeps of a run: rewrites the checkpoint and deletes the stored jobs.
 
     Raises:
-        UserError: the run's job still runs, nobody else is connected, or the server could not do it.
+        UserError: the run's job still runs, no other site is connected, or the server could not do it.
     """
     from app_fedsm.recipes import ForgetRecipe
     from fedsm.flare.forget_controller import FILE
@@ -42,8 +42,8 @@ def forget_remotely(run: Path, site: str) -> None:
     meta, failure = follow(kit, forgetting, 1, "job")
     with remote.download(kit, forgetting, run / LOG) as workspace:
         if not workspace or not (workspace / FILE).is_file():
-            told = workspace / PROGRESS if workspace else Path()
-            why = failure or remote.reason_of(told, run / LOG, meta)
+            progress = workspace / PROGRESS if workspace else Path()
+            why = failure or remote.reason_of(progress, run / LOG, meta)
             raise UserError(f"the server did not forget {site}, and nothing was changed here: {why}")
     with sessions.connect(kit) as session:
         for job_id in ids:
@@ -52,6 +52,6 @@ def forget_remotely(run: Path, site: str) -> None:
 
 
 def leave_run(run: Path, site: str) -> None:
-    """Takes a site off the list of those that a resumed job is sent to."""
+    """Removes a site from the list of those that a resumed job is sent to."""
     content = json.loads((run / RUN).read_text())
     write_json(run / RUN, content | {"sites": [s for s in content["sites"] if s != site]})

@@ -11,11 +11,11 @@ def run_nvflare(*arguments: str, **environment: str) -> str | None:
     """Runs `nvflare ARGUMENTS`, which gets no answers from a terminal.
 
     Args:
-        arguments: what stands behind `nvflare`.
-        environment: variables besides this process's own, over them.
+        arguments: what follows `nvflare` on the command line.
+        environment: variables that are added to this process's own, or replace them.
 
     Returns:
-        None, or what it said when it failed, in one line.
+        None, or its message when it failed, in one line.
     """
     # Its errors hold a dash that is not ASCII, and a process's locale may be: libraries change it.
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""A federation of separate processes on this machine, thin over `nvflare poc`.
+"""A federation of separate processes on this machine: a thin layer over `nvflare poc`.
 
 DIR/
   poc.json      the sites, their data, the port: what `up` was asked for
@@ -34,12 +34,11 @@ PROJECT = "fedsm_poc"
 SERVER = "server"
 ADMIN, LEAD = "admin@fedsm.org", "lead@fedsm.org"
 ORG = "fedsm"
-PORT = 8002
 _NOTE = "poc.json"
 _START_SECONDS = 180  # until every site is connected
 _STOP_SECONDS = 30
-# After a job the server waits so long for the last word of a site that was lost; FLARE's own value is 15 minutes, and
-# it can be set in the environment only.
+# After a job the server waits this long for the last message of a lost site. FLARE's default is 15 minutes, and it can
+# be changed in the environment only.
 _SERVER = {"NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT": "30"}
 
 
@@ -79,7 +78,7 @@ class Poc:
         return self.kits / LEAD
 
     def prepare(self, root: Path, sites: list[str], port: int, device: str | None) -> None:
-        """Makes the kits and tells each site where its data are. A POC of the same sites and port is used again.
+        """Makes the kits and writes each site's data folder to its kit. A POC of the same sites and port is reused.
 
         Raises:
             UserError: the folder holds something else, or the port is taken.
@@ -92,13 +91,13 @@ class Poc:
             close_to_others(self.flare)  # an earlier version left the keys open
             return
         if self.flare.exists() and not (self.folder / "project.yml").is_file():
-            raise UserError(f"{self.flare} is there and not of a POC of ours; choose another --dir")
+            raise UserError(f"{self.flare} exists and is not a POC of `fedsm poc`; choose another --dir")
         if not _is_free(port):
             raise UserError(f"port {port} is in use; stop what listens there, or choose another with --port")
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "project.yml").write_text(yaml.safe_dump(_project(sites, port), sort_keys=False))
         self._nvflare("prepare", "-i", str(self.folder / "project.yml"), "--force")
-        # FLARE's own server settings name its workspace as storage and not our classes: ours do both.
+        # Our server settings keep the storage in FLARE's workspace, as FLARE's own do, and also allow our classes.
         (self.kits / SERVER / "local" / "resources.json").unlink(missing_ok=True)
         fill_server(self.kits / SERVER, self.flare / "storage")
         threads = max(1, (os.cpu_count() or 1) // len(sites))
@@ -109,10 +108,10 @@ class Poc:
         for kit in self.kits.iterdir():
             close_kit(kit)
         close_to_others(self.flare)  # the root key
-        write_json(self.folder / _NOTE, asked)  # last: it says that all of it is there
+        write_json(self.folder / _NOTE, asked)  # last: it shows that the POC is complete
 
     def start(self, gpus: list[int] | None = None) -> None:
-        """Starts what does not run yet, and waits until every site is connected.
+        """Starts the processes that do not run yet, and waits until every site is connected.
 
         Raises:
             UserError: some did not connect; it names them and their logs.
@@ -141,8 +140,8 @@ class Poc:
         return []
 
     def stop(self) -> None:
-        """Stops everything that was started, politely, then by pid."""
-        with contextlib.suppress(UserError):  # what does not answer any more is ended below
+        """Stops all processes: first by `nvflare poc stop`, then those that are left by pid."""
+        with contextlib.suppress(UserError):  # processes that do not answer are ended below
             self._nvflare("stop", "--no-wait")
         for kit in self.kits.glob("*"):
             (kit / "shutdown.fl").touch() if (kit / "daemon_pid.fl").is_file() else None

@@ -1,4 +1,4 @@
-"""Jobs on a FLARE server: submit one, go on with one, bring its result home."""
+"""Jobs on a FLARE server: submit one, resume one, download its result."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class JobFailed(Exception):
 
 
 def check_connected(kit: Path, sites: list[str]) -> None:
-    """Sees that sites answer, before anything is submitted or overwritten.
+    """Checks that sites answer, before anything is submitted or overwritten.
 
     Raises:
-        UserError: one that names those that do not.
+        UserError: naming the sites that do not.
     """
     with sessions.connect(kit) as session:
         here = sessions.registered(session)
@@ -46,7 +46,7 @@ def submit(
     resources: dict[str, dict] | None = None, earlier: Sequence[str] = (), all_sites: list[str] | None = None,
     from_round: int | None = None,
 ) -> str:  # fmt: skip
-    """Submits a job and notes it in the run's folder, so that it can be followed by whoever comes later.
+    """Submits a job and notes it in the run's folder, so that a later command can follow it.
 
     Args:
         kit: startup kit of the user.
@@ -88,7 +88,7 @@ def hand_in(session: Session, folder: Path) -> str:
     """
     try:
         return session.submit_job(str(folder))
-    except Exception as e:  # FLARE has a dozen of exceptions for this
+    except Exception as e:  # FLARE has a dozen exceptions for this
         raise UserError(f"the server refused the job: {' '.join(str(e).split())}") from e
 
 
@@ -97,9 +97,9 @@ def resume(
 ) -> tuple[str, list[str]]:
     """Goes on with a run as a new job, from a checkpoint on the server's disk.
 
-    For a job that ended, for one that the server no longer knows how to run (it was killed and started again), and for
-    one that runs without a site which has come back: FLARE does not let a restarted site into a running job, so that
-    one is stopped first. Nothing is lost by it but the round under way.
+    For a job that ended, for one that was lost when the server was killed and started again, and for one that runs
+    without a site that has come back: FLARE does not let a restarted site into a running job, so that job is stopped
+    first. Only the current round is lost.
 
     Args:
         out: the run's folder, as `submit` left it.
@@ -108,7 +108,7 @@ def resume(
         from_round: the round to go back to; default: the newest checkpoint's. A job that runs is stopped for it.
 
     Returns:
-        the new job's id, and the sites of the run that are not connected: they keep their place.
+        the new job's id, and the sites of the run that are not connected: they stay in the run.
 
     Raises:
         UserError: there is nothing to resume, or too few sites are there.
@@ -131,7 +131,7 @@ def resume(
         if len(present) < settings.min_sites:
             raise UserError(f"{len(present)} of {len(sites)} sites are connected, min_sites is {settings.min_sites}")
         if events_of(session, old):
-            # One that was restarted is here and not in the job, long before the job has noticed.
+            # A restarted site is connected but not in the job, long before the job has noticed.
             if not join and from_round is None and all(old in running[site] for site in present):
                 fetch = shlex.join(["fedsm", "fetch", str(out)])
                 raise UserError(f"job {old} runs and no site waits to come back; `{fetch}` waits for it")
@@ -139,12 +139,12 @@ def resume(
     ids = [old, *job["earlier"]]
     new = submit(kit, settings, out, present, job["byoc"], job["resources"], ids, sites, from_round)
     if (out / RESULTS).is_file():
-        (out / RESULTS).replace(out / EARLIER)  # this job's must not be taken for them
+        (out / RESULTS).replace(out / EARLIER)  # so that they are not taken for the new job's results
     return new, [site for site in sites if site not in present]
 
 
 def _stop(session: Session, job_id: str) -> None:
-    """Aborts a job and waits until FLARE has put it away."""
+    """Aborts a job and waits until FLARE has ended it."""
     session.abort_job(job_id)
     deadline = time.monotonic() + PATIENCE
     while session.get_job_meta(job_id)["status"] in (*WAITING, RUNNING):
@@ -157,7 +157,7 @@ def load_job(out: Path) -> dict:
     """What `submit` noted about a run.
 
     Raises:
-        UserError: nothing, or ids and names that cannot be.
+        UserError: it noted nothing, or an invalid id or name.
     """
     try:
         run = read_json(out / RUN)
@@ -172,7 +172,7 @@ def load_job(out: Path) -> dict:
 
 
 def finish(out: Path) -> dict:
-    """Follows the job of a run's folder to its end and brings the result home; returns results.json's content.
+    """Follows the job of a run's folder to its end and downloads the result; returns results.json's content.
 
     Raises:
         JobFailed: it ended without results.
@@ -192,7 +192,7 @@ def finish(out: Path) -> dict:
 
 @contextlib.contextmanager
 def download(kit: Path, job_id: str, log: Path) -> Iterator[Path | None]:
-    """What the server kept of a job: yields its workspace, which is gone afterwards; None where there is none.
+    """Downloads what the server kept of a job: yields its workspace, removed afterwards; None if there is none.
 
     The server's log goes to `log`.
     """
@@ -216,12 +216,12 @@ def download(kit: Path, job_id: str, log: Path) -> Iterator[Path | None]:
 
 
 def reason_of(progress: Path, log: Path, meta: dict) -> str:
-    """Why a job ended without results: what it said itself, else which site refused it, else FLARE's status."""
+    """Why a job ended without results: its own reason, or the site that refused it, or FLARE's status."""
     lines = progress.read_text().splitlines() if progress.is_file() else []
     with reading(progress, "ask the server's operator for its log"):
-        told = [event["reason"] for event in map(parse_json, lines) if event["event"] == "failed"]
-    if told:
-        return told[-1]
+        reasons = [event["reason"] for event in map(parse_json, lines) if event["event"] == "failed"]
+    if reasons:
+        return reasons[-1]
     status = str(meta.get("status"))
     history = [str(line) for line in meta.get("schedule_history") or []] if "SCHEDULE" in status else []
     written = log.read_text(errors="replace").splitlines() if log.is_file() else []

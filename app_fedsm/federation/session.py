@@ -1,4 +1,4 @@
-"""An admin session with a FLARE server, by the startup kit of a user; FLARE's errors in one line each."""
+"""An admin session with a FLARE server, with a user's startup kit; each of FLARE's errors becomes one line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def connect(kit: Path, timeout: float = 15.0) -> Iterator:
         timeout: seconds to try.
 
     Raises:
-        UserError: no such kit, no server there, one that refuses the certificate, or one that goes away meanwhile.
+        UserError: no such kit, no server there, or the server refuses the certificate or stops answering.
     """
     from nvflare.fuel.flare_api import api_spec
     from nvflare.fuel.flare_api.flare_api import new_secure_session
@@ -35,22 +35,22 @@ def connect(kit: Path, timeout: float = 15.0) -> Iterator:
     kit = kit.resolve()
     if not (kit / _CONFIG).is_file():
         raise UserError(f"{kit} is no user's startup kit: {_CONFIG} is missing; --kit is the folder above startup/")
-    logging.getLogger("nvflare").setLevel(logging.CRITICAL)  # it would tell every refused connection
+    logging.getLogger("nvflare").setLevel(logging.CRITICAL)  # it would log every refused connection
     try:
-        with contextlib.redirect_stdout(io.StringIO()):  # FLARE tells of every try
+        with contextlib.redirect_stdout(io.StringIO()):  # FLARE prints every attempt
             session = new_secure_session(kit.name, str(kit), timeout=timeout, auto_login_max_tries=2)
     except api_spec.NoConnection as e:
         raise UserError(f"no FLARE server answers at {address(kit)}: is it started, and its port open?") from e
     except (api_spec.AuthenticationError, api_spec.AuthorizationError) as e:
         raise UserError(f"the server at {address(kit)} refused {kit.name}: {_first_line(e)}") from e
-    except Exception as e:  # FLARE raises what it likes here: TLS, configuration, its own errors
+    except Exception as e:  # FLARE raises many kinds here: TLS, configuration, its own errors
         raise UserError(f"no session with {address(kit)} by the kit {kit.name}: {_first_line(e)}") from e
     try:
         yield session
     except api_spec.NoConnection as e:
         raise UserError(f"the server at {address(kit)} does not answer any more") from e
     finally:
-        with contextlib.suppress(Exception):  # a server that has gone meanwhile
+        with contextlib.suppress(Exception):  # the server may have stopped meanwhile
             session.close()
 
 
@@ -66,8 +66,8 @@ def address(kit: Path) -> str:
 def running_at(session: Session) -> dict[str, set[str]]:
     """Site -> ids of the jobs that it runs, of the sites that answer now.
 
-    The server's own list holds a killed one for ten minutes: each is asked, and by itself, because the server may wait
-    longer for a site that was just killed (10 s) than a session waits for the server (5 s).
+    The server's own list keeps a killed site for ten minutes, so each site is asked. One request per site, because the
+    server may wait longer for a site that was just killed (10 s) than a session waits for the server (5 s).
     """
     from nvflare.fuel.flare_api.api_spec import NoConnection
 
@@ -90,7 +90,7 @@ def registered(session: Session) -> list[str]:
 
 
 def runs(session: Session, job_id: str) -> bool:
-    """Whether the server runs a job now. FLARE goes on listing as RUNNING one that was lost when it was killed."""
+    """Whether the server runs a job now. FLARE still lists a job as RUNNING that was lost with a killed server."""
     return any(job.job_id == job_id for job in session.get_system_info().job_info)
 
 

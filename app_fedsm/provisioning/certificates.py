@@ -1,7 +1,7 @@
 """Certificates that last for years: a builder for the `builders` of a project.yml.
 
 FLARE's own CertBuilder can make the root last (`root_valid_days`), but every participant's certificate ends after 360
-days, and then nobody can connect.
+days, and then no site or user can connect.
 """
 
 from __future__ import annotations

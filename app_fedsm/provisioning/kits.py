@@ -1,8 +1,8 @@
 """What FedSM adds to a startup kit: the files of `app_fedsm/provisioning/kit/`, put into the kit's `local/` folder.
 
 A file without `.default` or `.sample` at its end belongs to the site: FLARE prefers it, and we never write over it.
-`resources.json.default` is brought in step as well, because `nvflare deploy prepare` (Docker, Kubernetes) takes that
-one and deletes `resources.json`.
+`resources.json.default` gets the same content, because `nvflare deploy prepare` (Docker, Kubernetes) uses that one and
+deletes `resources.json`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def fill_server(kit: Path, storage: Path, byoc: bool = True) -> Path:
 
 
 def keep_local(earlier: Path, kit: Path) -> None:
-    """Copies what is the site's own in an earlier kit's `local/` to a new kit."""
+    """Copies the site's own files from an earlier kit's `local/` to a new kit."""
     for path in sorted((earlier / "local").rglob("*")):
         if path.is_file() and path.suffix not in _NOT_THE_SITES and "__pycache__" not in path.parts:
             name = path.relative_to(earlier)
@@ -72,9 +72,9 @@ def keep_local(earlier: Path, kit: Path) -> None:
 
 
 def close_kit(kit: Path) -> None:
-    """Makes a participant's kit private: its key, and whatever FLARE will write once the kit's scripts started it.
+    """Makes a participant's kit private: its key, and all that FLARE writes when started with the kit's scripts.
 
-    FLARE itself writes with the umask of whoever starts it, so the scripts set one. They are not changed where
+    FLARE itself writes with the umask of the user who starts it, so the scripts set one. They are not changed where
     FLARE signed them (`signature.json`, in kits for encrypted or confidential computing).
     """
     startup = kit / "startup"

@@ -1,4 +1,4 @@
-"""Checks a project.yml before anything is made of it: a wrong name or host is costly once certificates carry it."""
+"""Checks a project.yml before kits are made: a wrong name or host is costly once it is in certificates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedsm.core.errors import UserError
 from fedsm.core.names import is_site_name
 
 _TYPES = ("server", "client", "admin")
-_KEYS = {  # FLARE takes any key in silence: a misspelt port would be its default
+_KEYS = {  # FLARE ignores unknown keys without a message: with a misspelt port key it would use its default port
     "server": "fed_learn_port admin_port default_host host_names connection_security listening_host storage byoc",
     "client": "listening_host connect_to connection_security byoc",
     "admin": "role connect_to",
@@ -152,7 +152,7 @@ def _check_together(project: Project) -> None:
         names = ", ".join(repr(p["name"]) for p in clients) or "none"
         project.errors.append(f"participants: at least 2 clients are needed, found {names}")
     if not any(p.get("role") in _SUBMITTERS for p in project.of_type("admin")):
-        project.errors.append("participants: nobody may submit a job; add an admin with `role: lead`")
+        project.errors.append("participants: no user may submit a job; add an admin with `role: lead`")
     _check_ports(project)
 
 

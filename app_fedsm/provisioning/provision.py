@@ -1,4 +1,4 @@
-"""`fedsm provision`: startup kits of a consortium, with all that a FedSM job needs in each.
+"""`fedsm provision`: startup kits for a consortium, each ready for FedSM jobs.
 
 It checks the project file, runs `nvflare provision`, and fills each kit's `local/` folder (`kits.py`).
 """
@@ -23,14 +23,14 @@ _STORAGE = "storage"  # in the server's kit, where project.yml names no other fo
 
 @dataclass(frozen=True)
 class Kits:
-    """What was made: a folder a participant."""
+    """What was made: one folder per participant."""
 
     folder: Path
     server: Path
     sites: dict[str, Path]
     users: dict[str, Path]
     storage: Path  # of the server's jobs and snapshots
-    earlier: Path | None  # the kits before these; what stood in their `local/` folders was taken over
+    earlier: Path | None  # the kits before these; the content of their `local/` folders was copied
     project: Project
 
 
@@ -85,12 +85,12 @@ def _newest(workspace: Path) -> Path | None:
 
 def _provision(project_file: Path, out: Path) -> None:
     folders = ["-p", str(project_file.resolve()), "-w", str(out.resolve())]
-    if said := run_nvflare("provision", *folders, "--force"):  # it asks before it adds to a workspace; it adds, no more
+    if said := run_nvflare("provision", *folders, "--force"):  # --force: no question; it only adds
         raise UserError(f"{project_file}: nvflare provision refused it: {said}")
 
 
 def _check_server_certificate(workspace: Path, server: dict) -> None:
-    """The server's certificate is kept, with its host names: others would never be believed by the sites.
+    """Checks the host names: the server keeps its certificate, and sites would refuse names that are not in it.
 
     Raises:
         UserError: the project's host names are not those of the certificate.
@@ -124,11 +124,11 @@ def certificates_end(kit: Path) -> datetime.datetime:
 
 
 def describe(kits: Kits) -> str:
-    """Who gets which kit, and what is to be edited there."""
+    """Who gets which kit, and what must be edited there."""
     participants = kits.project.participants
     org_admins = {p["org"]: p["name"] for p in participants if p.get("role") == "org_admin"}
     width = max(len(p["name"]) for p in participants)
-    lines = [f"kits in {kits.folder}; each holds a private key: hand it over by a safe way, to this person only"]
+    lines = [f"kits in {kits.folder}; each holds a private key: send it by a secure channel, to this person only"]
     for entry in participants:
         name, kind, org = entry["name"], entry["type"], entry["org"]
         to = {"admin": "the user", "server": f"the server's operator ({org})"}.get(kind)
@@ -149,5 +149,5 @@ def describe(kits: Kits) -> str:
         f"the first certificate ends on {ends:%Y-%m-%d}",
     ]
     if kits.earlier:
-        lines.append(f"what stood in the local/ folders of {kits.earlier} was taken over")
+        lines.append(f"the content of the local/ folders of {kits.earlier} was copied")
     return "\n".join(lines)

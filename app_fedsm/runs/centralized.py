@@ -1,4 +1,4 @@
-"""All sites' images in one place: the upper bound that no federation may have. A plain loop, no FLARE.
+"""Training on all sites' images in one place: the upper bound for a federation. A plain loop, without FLARE.
 
 Same files, splits, network, loss, optimizer, augmentation and scores as a federated run with the same settings; one
 epoch over all images takes the place of a round, and the model is the one of the best epoch on all validation images.
@@ -49,12 +49,12 @@ def centralized_settings(given: dict[str, Any]) -> JobSettings:
         given: options of a job, see `build_settings`; None means not given.
 
     Raises:
-        UserError: a setting that cannot be, or of tracks, which one network on all images has not.
+        UserError: an invalid setting, or a setting of tracks, which centralized training does not have.
     """
     if given.get("task") is None:
         raise UserError("--task is missing; see `fedsm run --help`")
     if any(item.startswith("tracks") for item in given.get("overrides") or []):
-        raise UserError("one network on all images has no tracks to be set: leave out --set tracks...")
+        raise UserError("centralized training has no tracks: leave out --set tracks...")
     return build_settings(**given | {"method": _NETWORK_OF}).replace(method=CENTRALIZED)
 
 
@@ -69,7 +69,7 @@ class Pool:
         return len(self._rows)
 
     def batches(self, batch_size: int, device: torch.device, seed: int | None = None) -> Iterator[Batch]:
-        """Walks all images of all sites once, mixed if a seed is given."""
+        """The batches of all images of all sites, each image once; shuffled if a seed is given."""
         order = list(range(len(self)))
         if seed is not None:
             order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed)).tolist()
@@ -89,7 +89,7 @@ def train(
         settings: the job's settings; `rounds` are epochs.
         sites: site -> its three parts.
         device: where to compute.
-        progress: is told of every epoch, as of a round.
+        progress: gets an event for every epoch, like that of a round.
 
     Returns:
         the weights of the best epoch, and the validation Dice of every epoch.
@@ -111,8 +111,8 @@ def train(
             if scores.index(max(scores)) == len(scores) - 1:
                 best = copy(client.net.state_dict())
             bar.set_postfix_str(f"Dice {scores[-1]:.3f}")
-            told = {"answered": list(sites), "missing": {}, "seconds": time.monotonic() - began}
-            progress.tell("round", round=epoch, score={GLOBAL: scores[-1]}, **told)
+            values = {"answered": list(sites), "missing": {}, "seconds": time.monotonic() - began}
+            progress.tell("round", round=epoch, score={GLOBAL: scores[-1]}, **values)
     return best, scores
 
 
@@ -135,7 +135,7 @@ def run_centralized(settings: JobSettings, root: Path, names: list[str], out: Pa
     out.mkdir(parents=True, exist_ok=True)
     noted = {"data": str(root.resolve()), "settings": settings.to_dict(), "threads": 1}
     write_json(out / RUN, noted | {"cache": str(cache.resolve()) if cache else None})
-    (out / PROGRESS).unlink(missing_ok=True)  # of a run that was stopped: this one begins anew
+    (out / PROGRESS).unlink(missing_ok=True)  # of a run that was stopped: this one starts from the beginning
     progress = Progress(out / PROGRESS)
     best, scores = train(settings, sites, device, progress)
     progress.tell("evaluating")

@@ -1,4 +1,4 @@
-"""What a run says at its end: how it can go on, and the commands that come next, ready to paste."""
+"""What is printed at the end of a run: how to go on with it, and the next commands, ready to paste."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ SUPER_MODEL = "super_model"
 
 
 def paste(*words: str | Path) -> str:
-    """A command as it is typed: every word in quotes that needs them."""
+    """A command ready to paste: words are quoted where the shell needs it."""
     return shlex.join(map(str, words))
 
 
 def go_on(out: Path) -> str:
-    """What a stopped or failed run is told: its last checkpoint and the command, or that there is none."""
+    """For a stopped or failed run: its last checkpoint and the command to go on, or that there is no checkpoint."""
     checkpoint = newest_checkpoint(out)
     if checkpoint is None:
         return "no checkpoint was written yet; start again with the same command and --force"
@@ -26,24 +26,24 @@ def go_on(out: Path) -> str:
 
 
 def go_on_remotely(out: Path) -> str:
-    """The same for a job on a server, which keeps the checkpoints: a round that it told of has one."""
+    """The same for a job on a server, which keeps the checkpoints: each round in the progress file has one."""
     if not any(event["event"] == "round" for event in events_of(out)):
         return "no round was closed; submit it again with --force"
     return f"go on with: {paste('fedsm', 'resume', out)}"
 
 
 def finished(out: Path, rounds: int) -> str:
-    """What `--resume` of a finished run says."""
+    """The message for `--resume` of a finished run."""
     more = paste("fedsm", "resume", out, "--rounds")
     return f"{out} has finished its {rounds} rounds; results: {out / RESULTS}\nmore rounds with: {more} N"
 
 
 def in_words(out: Path, results: dict) -> str:
-    """What a finished run says: the table of Dice, where things are, how large it is, and what can be done next."""
+    """The message for a finished run: the table of Dice, the files, their size, and the next commands."""
     from fedsm.evaluation.tables import dice_table
 
-    places = [f"results: {out / RESULTS}", f"super model: {out / SUPER_MODEL}", f"size on disk: {size_in_words(out)}"]
-    return "\n".join([dice_table(results), "", *places, "", "next:", *(f"  {line}" for line in _next(out, results))])
+    files = [f"results: {out / RESULTS}", f"super model: {out / SUPER_MODEL}", f"size on disk: {size_in_words(out)}"]
+    return "\n".join([dice_table(results), "", *files, "", "next:", *(f"  {line}" for line in _next(out, results))])
 
 
 def size_in_words(out: Path) -> str:

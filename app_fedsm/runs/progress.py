@@ -1,4 +1,4 @@
-"""One bar over the rounds, from the events of `progress.jsonl`. Start-up and the end are shown as what they are."""
+"""One bar over the rounds, from the events of `progress.jsonl`. Start-up and the end are shown as separate phases."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Tail:
 def show(bar: tqdm, event: dict) -> str | None:
     """Moves the bar; returns the reason, if the event is that the run failed.
 
-    A bar of rounds begins with `bar_format=WITHOUT_ROUNDS`; the time of its rounds is what the rounds took.
+    A bar of rounds begins with `bar_format=WITHOUT_ROUNDS`; its time per round does not count the start-up.
     """
     kind = event["event"]
     if kind == "failed":
@@ -66,7 +66,7 @@ def show(bar: tqdm, event: dict) -> str | None:
 
 
 def tick(bar: tqdm) -> None:
-    """Lets a person see that time passes while nothing is told; in a file every look would be a line."""
+    """Updates the clock on a terminal while there are no events; in a file each update would be a line."""
     if sys.stderr.isatty():
         bar.refresh()
 

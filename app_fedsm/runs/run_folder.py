@@ -1,4 +1,4 @@
-"""A run's folder: what belongs to it, and how it is made ready, read and filled.
+"""A run's folder: its files, and how it is prepared, read and filled.
 
 run.json                     what was asked for, written first
 checkpoints/ progress.jsonl tb_events/ super_model/ results.json       as the server writes them; results last
@@ -33,7 +33,7 @@ _PRODUCTS = (
     PROGRESS,
     AcceptedLog.NAME,
     RESULTS,
-)  # results last: they say all is there
+)  # results last: they show that the run is complete
 EARLIER = "results.earlier.json"
 SLIM = "slim"  # in run.json: `fedsm clean` dropped what a resume needs
 _LINKLESS = (
@@ -44,11 +44,11 @@ _OWN = (*_PRODUCTS, f"{FOLDER}.earlier", EARLIER, RUN, LOG, "job", "workspace", 
 
 @contextlib.contextmanager
 def lock_folder(folder: Path, what: str, patience: float = 0) -> Iterator[None]:
-    """Holds a folder while this process lives, so that two of them cannot write into it.
+    """Locks a folder while this process lives, so that two processes cannot write into it.
 
     Args:
         folder: the folder, which is made.
-        what: who else may be at work in it, in words.
+        what: what the other process would be, for the message.
         patience: seconds to wait for the other one, which may be about to end.
 
     Raises:
@@ -71,7 +71,7 @@ def lock_folder(folder: Path, what: str, patience: float = 0) -> Iterator[None]:
 
 
 def prepare_folder(out: Path, resume: bool, force: bool, from_round: int | None = None) -> None:
-    """Makes the run's folder ready; never overwrites a run that nobody asked to be overwritten.
+    """Prepares the run's folder; overwrites a run in it only with `force`.
 
     Args:
         out: the run's folder.
@@ -105,7 +105,7 @@ def prepare_folder(out: Path, resume: bool, force: bool, from_round: int | None 
 
 
 def check_links(out: Path) -> None:
-    """Refuses a run's folder with symbolic links, as somebody may have packed it: we would write where they lead.
+    """Refuses a run's folder with symbolic links, which may come from others: we would write where they lead.
 
     Raises:
         UserError: naming the link.
@@ -170,7 +170,7 @@ def rounds_done(out: Path) -> int:
 
 
 def events_of(out: Path) -> list[dict]:
-    """What a run has told of itself so far (`progress.jsonl`), also while it runs in the simulator."""
+    """The events of a run so far (`progress.jsonl`), also while it runs in the simulator."""
     files = [path for path in (out / PROGRESS, server_folder(out) / PROGRESS) if path.is_file()]
     try:
         newest = max(files, key=lambda path: path.stat().st_mtime, default=None)
@@ -207,7 +207,7 @@ def collect(source: Path, out: Path) -> None:
             shutil.rmtree(source / name)
             continue
         if name == FOLDER and not list((source / name).glob("round_*.json")):
-            continue  # killed before its first checkpoint: the earlier ones are all there is
+            continue  # killed before its first checkpoint: only the earlier ones exist
         earlier = target.with_name(f"{name}.earlier")
         if target.exists():
             _remove(earlier)  # of a move that was killed: `target` came after it

@@ -34,9 +34,9 @@ from fedsm.server.checkpoint import FOLDER, Checkpoints
 from fedsm.tracks import check_tracks
 
 RESTARTS = 3
-# FLARE's simulator picks a worker's port, lets go of it and starts the worker: sometimes another connection takes the
-# port in between, that site never runs, and the job would wait for it until the round's deadline. Seen twice in
-# some thirty runs, in two of these forms.
+# FLARE's simulator picks a worker's port, releases it and starts the worker. Sometimes another connection takes the
+# port in between: that site never runs, and the job would wait for it until the round's deadline. Seen twice in some
+# thirty runs, in two of these forms.
 _SITE_LOST = re.compile(
     rb"Address already in use|Communication error with client|run_client_thread error|Subprocess died for client"
 )
@@ -60,7 +60,7 @@ def check_data(root: Path, settings: JobSettings, task: str, known: Sequence[str
         root: the data root.
         settings: the job's settings.
         task: what `--task` was given, for the command that shows more.
-        known: sites of the run that is resumed: they keep their place also where they are absent.
+        known: sites of the run that is resumed: they stay in the run also where they are absent.
 
     Raises:
         UserError: settings that do not fit, or the first FAIL.
@@ -98,7 +98,7 @@ def simulate(
 
     Raises:
         SimulationFailed: it ended without results.
-        KeyboardInterrupt: after all processes were stopped and the checkpoints brought to safety.
+        KeyboardInterrupt: after all processes were stopped and the checkpoints were saved.
     """
     from app_fedsm.recipes import FedSMRecipe  # here: importing FLARE's recipes takes seconds and reads sys.argv
 
@@ -108,7 +108,7 @@ def simulate(
     name = f"{settings.method}_{settings.task.name}"
     workspace, log, results = out / "workspace", out / LOG, out / RESULTS
     if results.exists():
-        os.replace(results, out / EARLIER)  # of the run that is resumed; this one must not be taken for it
+        os.replace(results, out / EARLIER)  # so that they are not taken for the new results
     _fill_cache(settings, root, sites, cache)
     print(f"{len(sites)} sites, {settings.rounds} rounds; FLARE's log: {log}", file=sys.stderr)
     for attempt in range(1 + RESTARTS):
@@ -131,27 +131,27 @@ def simulate(
 
 
 def _fill_cache(settings: JobSettings, root: Path, sites: list[str], cache: Path) -> None:
-    """Decodes the images where a person sees the bar; in the simulator's processes it would go to the log."""
+    """Decodes the images before the simulator starts, so that a person sees the bar and it does not go to the log."""
     for site in sites:
         load_site(root / site, site, settings, cache=SiteCache(cache / site, CACHE_BUDGET, os.cpu_count() or 1))
 
 
 def _run_once(command: list[str], out: Path, rounds: int) -> str | None:
-    """One start of the simulator; returns why it failed, as far as it said so."""
+    """Starts the simulator once; returns why it failed, as far as it reported a reason."""
     log = out / LOG
-    family: _Family | None = None
+    processes: _ProcessTree | None = None
     try:
         with stop_deferred(), log.open("ab") as stream:
             beginning = stream.tell()
             process = subprocess.Popen(
                 command, stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True
             )
-            family = _Family(process)
-        return _watch(family, server_folder(out) / PROGRESS, rounds, log, beginning)
+            processes = _ProcessTree(process)
+        return _watch(processes, server_folder(out) / PROGRESS, rounds, log, beginning)
     finally:
         with undisturbed():
-            if family:
-                family.stop()
+            if processes:
+                processes.stop()
             collect(server_folder(out), out)
 
 
@@ -173,9 +173,9 @@ def stop_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stop_deferred() -> Iterator[None]:
-    """Ctrl-C and its like are heard at the end of the block: a process that was just started is known by then.
+    """Delays Ctrl-C and the like to the end of the block, when a process that was just started is known.
 
-    Handlers, not a mask: what is masked or ignored stays so in the process that is started.
+    With handlers, not a mask: the started process would inherit masked or ignored signals.
     """
     came: list[int] = []
     names = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
@@ -201,13 +201,13 @@ def undisturbed() -> Iterator[None]:
             signal.signal(name, handler)
 
 
-def _watch(family: _Family, progress: Path, rounds: int, log: Path, beginning: int) -> str | None:
+def _watch(processes: _ProcessTree, progress: Path, rounds: int, log: Path, beginning: int) -> str | None:
     """Follows the server's progress until the process ends or cannot go on; returns why it failed, if it did."""
     events, lines = Tail(progress), Tail(log, beginning)
     failure, finished = None, False
     with tqdm(total=rounds, unit="round", desc="starting FLARE", bar_format=WITHOUT_ROUNDS) as bar:
         while True:
-            running = family.look()
+            running = processes.look()
             for line in events.read():
                 event = json.loads(line)
                 finished = finished or event["event"] == "finished"
@@ -220,15 +220,15 @@ def _watch(family: _Family, progress: Path, rounds: int, log: Path, beginning: i
             time.sleep(0.2)
 
 
-class _Family:
-    """The simulator and all that it started, remembered while it lives: orphans could not be found later."""
+class _ProcessTree:
+    """The simulator and all processes that it started, collected while it lives: orphans could not be found later."""
 
     def __init__(self, process: subprocess.Popen):
         self._process = process
         self._members: dict[int, psutil.Process] = {}
 
     def look(self) -> bool:
-        """Takes note of new members; False when the simulator has ended."""
+        """Adds new processes; False when the simulator has ended."""
         try:
             parent = psutil.Process(self._process.pid)
             self._members |= {p.pid: p for p in [parent, *parent.children(recursive=True)]}
@@ -255,9 +255,9 @@ def _end(processes: list[psutil.Process]) -> None:
 
 @contextlib.contextmanager
 def lock_run(out: Path, patience: float = 0) -> Iterator[None]:
-    """Holds a run's folder; see `lock_folder`.
+    """Locks a run's folder; see `lock_folder`.
 
-    A simulator that is still at work there has outlived its command (kill -9) and would go on writing: it is stopped.
+    A simulator that still runs there has outlived its command (kill -9) and would go on writing: it is stopped.
     """
     with lock_folder(out, "run", patience):
         _stop_orphans(out.resolve() / "workspace")

@@ -1,6 +1,6 @@
 """Drops from a finished run what only a resume needs: checkpoints, the sites' optimizers, caches, FLARE's workspace.
 
-What predicts, evaluates and reports stays: the super model, the results, the log, and how each site was split.
+What predict, evaluate and report need stays: the super model, the results, the log, and each site's split.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _FOLDERS = (FOLDER, f"{FOLDER}.earlier", "workspace", "cache")
 
 
 def spare(out: Path) -> list[Path]:
-    """What only a resume needs, of a run's folder."""
+    """The paths in a run's folder that only a resume needs."""
     folders = [out / name for name in _FOLDERS if (out / name).is_dir()]
     return [*folders, *sorted((out / "site_state").rglob("round_*.safetensors"))]
 
 
 def total_size(paths: Iterable[Path]) -> int:
-    """Bytes of files and of all below folders, as they take room on the disk; links are not followed."""
+    """Bytes on the disk of files and of all files in folders; links are not followed."""
     return sum(_used(path) for path in paths)
 
 
@@ -38,7 +38,7 @@ def _used(path: Path) -> int:
 
 
 def make_slim(out: Path) -> int:
-    """Drops it; returns how many bytes that freed.
+    """Removes what only a resume needs; returns how many bytes that freed.
 
     Raises:
         UserError: the run has not finished, or its folder holds links.

@@ -1,4 +1,4 @@
-"""Makes a simulator workspace ready for a FedSM job: where the data are, and that our classes may run.
+"""Prepares a simulator workspace for a FedSM job: writes where the data are, and allows our classes.
 
 FLARE's simulator copies `<workspace>/local/` to every site. Since 2.9 it enforces the class allow list there as a
 hospital does, and without one it lets only FLARE's own classes run.
@@ -63,7 +63,7 @@ def _flare_classes() -> tuple[str, ...]:
 
 
 def is_plain(path: Path | str) -> bool:
-    """Whether FLARE's simulator can work below a path: it cuts the commands of its workers at blanks (2.9)."""
+    """Whether FLARE's simulator can work in a path: it splits the commands of its workers at blanks (2.9)."""
     try:
         return shlex.split(str(path)) == [str(path)]
     except ValueError:  # a single quotation mark
@@ -74,7 +74,7 @@ def is_plain(path: Path | str) -> bool:
 def plain_path(workspace: Path) -> Iterator[Path]:
     """A path to a workspace that FLARE's simulator can use.
 
-    Where the workspace's own has blanks or quotation marks, a link in the temporary folder leads there meanwhile.
+    Where the workspace's own path has blanks or quotation marks, a temporary link without them is used.
 
     Raises:
         UserError: the temporary folder or Python itself has such a path.

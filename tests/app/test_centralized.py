@@ -99,8 +99,8 @@ def test_results_are_not_overwritten(data_root, tmp_path, capsys):
     [
         (["--size", "33"], "at 33 px"),
         (["--set", "task.unet.norm=FOO"], "no network of these settings"),
-        (["--set", "tracks.nosuch.x=1"], "no tracks to be set"),
-        (["--set", "tracks.global.kind=scaffold"], "no tracks to be set"),
+        (["--set", "tracks.nosuch.x=1"], "has no tracks"),
+        (["--set", "tracks.global.kind=scaffold"], "has no tracks"),
     ],
 )
 def test_bad_options_are_one_line_before_any_work(data_root, tmp_path, capsys, options, words):

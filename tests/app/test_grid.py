@@ -106,7 +106,7 @@ def test_options_of_the_command_win_over_the_base_and_rows_over_both():
     ("content", "words"),
     [
         ("runs: [", "no YAML"),
-        ("runs: {A: {}, A: {}}", "'A' stands twice"),
+        ("runs: {A: {}, A: {}}", "'A' occurs twice"),
         ("- a", "must hold `key: value` lines"),
         ("title: t\nrnus: {}", "grid.yaml, line 2: unknown setting 'rnus'; did you mean 'runs'?"),
         ("base: {rouns: 1}", "unknown setting 'rouns'"),

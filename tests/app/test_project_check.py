@@ -68,7 +68,7 @@ def repeat(index):
         (remove(SERVER), "exactly one server is needed, found none"),
         (repeat(SERVER), "exactly one server is needed, found 'localhost', 'localhost'"),
         (remove(SITE_1, SITE_2), "at least 2 clients are needed, found 'site-3'"),
-        (remove(ADMIN, LEAD), "nobody may submit a job; add an admin with `role: lead`"),
+        (remove(ADMIN, LEAD), "no user may submit a job; add an admin with `role: lead`"),
         (lambda p: p["builders"].pop(0), "builders: WorkspaceBuilder is missing"),
         (lambda p: p.pop("builders"), "builders: CertBuilder is missing"),
     ],

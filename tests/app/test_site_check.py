@@ -160,7 +160,7 @@ def test_other_schemes_tell_no_time(kits, kit, tmp_path, capsys, scheme):
         point_to(kit, port, scheme)
         table = Table(capsys, kit)
         assert table.level("server") == "PASS" and table.level("clock") == "WARN"
-        assert f"speaks {scheme} tells no time" in table.says("clock")
+        assert f"speaks {scheme} does not send its time" in table.says("clock")
     other = tmp_path / "other"
     other.mkdir()
     write_certificates(other)

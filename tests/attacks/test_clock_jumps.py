@@ -28,7 +28,7 @@ def test_a_jump_of_the_clock_loses_no_job(monkeypatch):
     from app_fedsm.federation import following
 
     monkeypatch.setattr(following.sessions, "runs", lambda session, job_id: False)
-    pulse = following._Pulse("job")
+    pulse = following._LostJobCheck("job")
     pulse.check(None)
     monkeypatch.setattr(following.time, "time", lambda: 1e12)
     pulse.check(None)  # it has been silent for a moment only

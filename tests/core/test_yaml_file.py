@@ -61,7 +61,7 @@ def test_lines(tmp_path):
     ("content", "line", "words"),
     [
         (b"a: 1\nb: [\n", 3, "is no YAML"),
-        (b"a: 1\na: 2\n", 2, "'a' stands twice"),
+        (b"a: 1\na: 2\n", 2, "'a' occurs twice"),
         (b"\xff", None, "no UTF-8 text"),
     ],
 )

@@ -87,7 +87,7 @@ def test_a_taken_port_and_a_foreign_folder_are_refused(tmp_path, data_root):
             Poc(tmp_path / "poc").prepare(data_root, SITES, s.getsockname()[1], None)
     (tmp_path / "mine" / "flare").mkdir(parents=True)
     (tmp_path / "mine" / "flare" / "thesis.tex").write_text("years of work")
-    with pytest.raises(UserError, match="not of a POC of ours"):
+    with pytest.raises(UserError, match="is not a POC of `fedsm poc`"):
         Poc(tmp_path / "mine").prepare(data_root, SITES, free_port(), None)
     assert (tmp_path / "mine" / "flare" / "thesis.tex").is_file()
     with pytest.raises(UserError, match="blanks"):

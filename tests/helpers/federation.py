@@ -117,7 +117,7 @@ class Federation:
 
     Args:
         folder: scratch folder; `folder/server/job` is the server's run folder.
-        data: data root with one folder a site.
+        data: data root with one folder per site.
         settings: the job's settings.
         sites: names of the sites.
         resume_from: a checkpoints folder.

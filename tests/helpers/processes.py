@@ -22,7 +22,7 @@ START_SECONDS = 600
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on."""
+    """A free port on the loopback interface."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]

@@ -42,11 +42,11 @@ class Ended:
 
 
 class RealFederation(Running):
-    """Server, sites and users of a consortium in which nobody may bring code.
+    """Server, sites and users of a consortium in which jobs may not bring code.
 
     Args:
         folder: scratch folder.
-        data_root: one folder a site.
+        data_root: one folder per site.
     """
 
     def __init__(self, folder: Path, data_root: Path):

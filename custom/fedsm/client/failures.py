@@ -1,4 +1,4 @@
-"""What a site says of an exception: all of it in its own log, and to the server what names no file."""
+"""How a site reports an exception: in full in its own log, and without file names to the server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from fedsm.core.errors import UserError
 
 OUT_OF_MEMORY = "out of memory at the site: a smaller batch_size or size may help, or fewer programs beside it"
-# How torch and C++ say it, in exceptions that have no type of their own and as last words.
+# How torch and C++ say it: in exceptions without a type of their own, and in the last lines of a process.
 _WORDS = (
     "out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory", "failed to allocate",
     "bad allocation", "bad_alloc", "memoryerror",
@@ -42,7 +42,7 @@ def explain(error: Exception) -> UserError:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether memory ran out, on the GPU or off it."""
+    """Whether memory ran out, of the GPU or of the machine."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     if isinstance(error, OSError):

@@ -1,7 +1,7 @@
 """How tensors pass between a site's FLARE process and its trainer process: no pickle, no file, one copy each way.
 
 A frame is the length of a JSON text (8 bytes), that text, and the bytes of the tensors it lists, in its order. They
-leave from where the tensors are and arrive where the new ones will be, so a payload is in memory once a process.
+are sent from the tensors' own memory and received into that of the new tensors, so each process holds a payload once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LENGTH = struct.Struct("!Q")
 
 
 def _wait() -> None:
-    """Goes on waiting."""
+    """Does nothing, so that the waiting goes on."""
 
 
 def send(sock: socket.socket, header: dict, tracks: dict[str, Tensors], waiting: Callable[[], None] = _wait) -> None:
@@ -28,7 +28,7 @@ def send(sock: socket.socket, header: dict, tracks: dict[str, Tensors], waiting:
     Args:
         sock: the connection.
         header: plain values.
-        tracks: tensors by track; each is taken out when it is on its way.
+        tracks: tensors by track; each is removed from its dict as it is sent.
         waiting: called whenever the socket's timeout has passed; it may raise to give up.
     """
     layout = [

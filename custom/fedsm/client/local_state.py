@@ -1,6 +1,6 @@
 """What a site must remember between rounds, on its own disk.
 
-One file a round: `<state_dir>/<run id>/round_000007.safetensors` holds Adam's moments as they were after round 7. The
+One file per round: `<state_dir>/<run id>/round_000007.safetensors` holds Adam's moments as they were after round 7. The
 last two rounds are kept, and those that the server keeps to go back to (`fedsm.core.rounds`), so that a server that
 goes on from an earlier checkpoint finds the moments that belong to it.
 """
@@ -41,7 +41,7 @@ class LocalState:
 
     def _files(self) -> dict[int, Path]:
         found = {_NAME.fullmatch(path.name): path for path in self._folder.glob("round_*.safetensors")}
-        return {int(name[1]): path for name, path in found.items() if name}  # not a person's copies
+        return {int(name[1]): path for name, path in found.items() if name}  # without copies that a person made
 
     def load(self, before: int) -> tuple[int, dict[str, Tensors]]:
         """The newest state of a round before `before`.

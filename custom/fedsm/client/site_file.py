@@ -1,4 +1,4 @@
-"""What only the site knows: `fedsm_site.yaml` in its kit's `local/` folder. It never travels.
+"""A site's own settings: `fedsm_site.yaml` in its kit's `local/` folder. The file never leaves the site.
 
     data: /data/retina            # this site's folder with images/ and masks/
     cache_budget: 20 GB           # how large the cache of decoded images may grow
@@ -9,8 +9,8 @@
 
 In the simulator one file serves all sites: `data_root` instead of `data`, to which the site's name is added.
 Without a file the environment variable FEDSM_DATA_ROOT is taken as `data_root`. That is research on one machine: splits
-follow the job's seed (`splits: by_seed`), the task's patient_pattern is used, and `min_patients` is 1. Who decides is
-this file, never what comes with a job.
+follow the job's seed (`splits: by_seed`), the task's patient_pattern is used, and `min_patients` is 1. Only this file
+decides that, never what comes with a job.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?) *([KMGT]?)B", re.IGNORECASE)
 
 
 def _bytes(value: Any) -> Any:
-    """A size in bytes from text as `1.5 GB` (1 GB = 10^9 bytes); anything else as it is."""
+    """A size in bytes from text such as `1.5 GB` (1 GB = 10^9 bytes); other values are returned as they are."""
     found = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
     return int(float(found[1]) * 1000 ** " KMGT".index(found[2].upper() or " ")) if found else value
 
@@ -43,13 +43,13 @@ class PrivacyOfStatistics(Settings):
     )
     clip: float = Field(
         default=4.0, gt=0,
-        description="Largest norm of one image's scaled descriptor; a small one needs less noise. 3 and 4 did best on"
+        description="Largest norm of one image's scaled descriptor; a smaller one needs less noise. 3 and 4 did best on"
         " the synthetic sites.",
     )  # fmt: skip
     budget: float | None = Field(
         default=None, gt=0,
-        description="The most that epsilon of all releases together may be, in the site's life. Default: epsilon, so"
-        " one release.",
+        description="Limit on the sum of epsilon over all releases that the site ever makes. Default: epsilon, which"
+        " allows one release.",
     )  # fmt: skip
 
     @model_validator(mode="after")
@@ -99,8 +99,8 @@ class SiteFile(Settings):
     patient_pattern: str | None = Field(
         default=None,
         description="Regular expression that finds the patient in a file's name, so that no patient is in two parts of"
-        " the split. Empty text: each file is a patient. A `patients.csv` does as well. A task's own pattern does not"
-        " run on a site's file names.",
+        " the split. Empty text: each file is a patient. A `patients.csv` can be used instead. A task's own pattern is"
+        " not applied to a site's file names.",
     )
     splits: Literal["fixed", "by_seed"] | None = Field(
         default=None,
@@ -109,20 +109,20 @@ class SiteFile(Settings):
     )
     trainer: Literal["process", "inside"] | None = Field(
         default=None,
-        description="`process` trains in a process of its own, whose death costs one round and not the job. `inside`"
-        " trains in FLARE's. Default: `process`; in the simulator `inside`.",
+        description="`process` trains in a process of its own: if it dies, the site loses one round and not the job."
+        " `inside` trains in FLARE's process. Default: `process`; in the simulator `inside`.",
     )
     max_statistics: int = Field(
         default=10, ge=1,
-        description="How many different sums the statistics selector may send in the site's life. Differences of many"
-        " sums would tell of single images.",
+        description="How many different sums the statistics selector may ever send from this site. Differences between"
+        " many sums would reveal single images.",
     )  # fmt: skip
     min_patients: int | None = Field(
         default=None, ge=1,
-        description="Patients in training below which no sums are sent, nor sums that differ from earlier ones by"
-        " fewer. Default: 5; with `data_root` 1.",
+        description="With fewer training patients than this, no sums are sent; nor are sums that differ from earlier"
+        " ones by fewer patients. Default: 5; with `data_root` 1.",
     )  # fmt: skip
     statistics_privacy: PrivacyOfStatistics | None = Field(
         default=None,
-        description="Noise on these sums, and the total epsilon of all that ever leave. Default: no noise.",
+        description="Noise on these sums, and the limit on their total epsilon. Default: no noise.",
     )

@@ -1,4 +1,4 @@
-"""One site's work in an evaluation: a super model on its images, of which only a report leaves."""
+"""One site's work in an evaluation: it scores a super model on its images and sends only a report."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class SiteScorer:
             raise UserError(f"the server's task: gamma {shown(gamma)} is not in [0, 1]", public="refused: no gamma")
         if meta["part"] not in (*PARTS, ALL):
             raise UserError(f"the server's task: no part {shown(meta['part'])}", public="refused: no such part")
-        # Of what the task says twice, what was checked: gammas of its own could tell of single images.
+        # The task's meta holds these values twice; the checked ones count: unchecked gammas could reveal single images.
         settings = self._settings
         model = {"sites": self._sites, "labels": list(settings.task.labels), "gamma": gamma}
         model["settings"] = {"gammas": list(settings.gammas)}

@@ -80,7 +80,7 @@ def load_site_settings(local: Path, workspace: Path, site: str, fair_share: int)
             f" {DATA_ROOT_VARIABLE}",
             public="the site has no data path yet: it must write fedsm_site.yaml",
         )
-    real = file.data is not None  # a hospital, not research on one machine
+    real = file.data is not None  # a hospital; `data_root` is research on one machine
     state = Path(file.state_dir or workspace / "fedsm_state")
     threads = file.threads or fair_share
     return SiteSettings(

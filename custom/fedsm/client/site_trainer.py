@@ -1,4 +1,4 @@
-"""One site's work, without FLARE: register, train a round, validate, try the candidates."""
+"""One site's work, without FLARE: register, train a round, validate, evaluate the candidates."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ class SiteTrainer:
 
         Args:
             task: its name.
-            meta: what the server says with it: `round`, and in `tracks` which of them play.
-            payload: the server's models by track; they are taken out of it.
-            aborted: whether the job was stopped; asked before every batch of training.
+            meta: the task's plain values: `round`, and in `tracks` the tracks that take part.
+            payload: the server's models by track; they are removed from it.
+            aborted: whether the job was stopped; called before every batch of training.
 
         Raises:
             Aborted: `aborted()` became true.
@@ -83,12 +83,12 @@ class SiteTrainer:
         raise UserError(f"unknown task {task!r}: server and site run different versions of fedsm")
 
     def _answer(self, sent: dict[str, Tensors], meta: dict) -> Answer:
-        """Tracks that send nothing are left out."""
+        """The answer with these tensors; tracks that send nothing are left out."""
         sent = {name: tensors for name, tensors in sent.items() if tensors}
         return Answer(sent, meta, [name for name in sent if self.tracks[name].sums])
 
     def batches(self, part: str, seed: int | None = None) -> Iterator[Batch]:
-        """Walks one part of the site's images."""
+        """The batches of one part of the site's images."""
         s = self.settings
         return self.parts[part].batches(s.batch_size, self.device, s.pin_memory, seed)
 
@@ -101,7 +101,7 @@ class SiteTrainer:
         return {name: track.send(Phase.REGISTER, self.batches("train")) for name, track in self.tracks.items()}
 
     def validate(self, phase: Phase, payload: dict[str, Tensors], tracks: dict[str, ClientTrack]) -> dict[str, dict]:
-        """Scores the received models on the validation part: track -> report. Takes the models out of `payload`."""
+        """Scores the received models on the validation part: track -> report. Removes the models from `payload`."""
         for name, track in tracks.items():
             track.receive(phase, payload.pop(name, {}))  # what a track does not keep is freed here
         reports = {name: track.validate(phase, self.batches("validation")) for name, track in tracks.items()}
@@ -114,13 +114,13 @@ class SiteTrainer:
         aborted: Callable[[], bool] = lambda: False,
         names: list[str] | None = None,
     ) -> tuple[dict[str, Tensors], dict[str, dict], dict[str, float]]:
-        """Round `number`: validates what arrived, then walks the data and lets every batch step every track.
+        """Round `number`: validates the received models, then trains every track on every batch.
 
         Args:
             number: the round.
-            payload: the server's models by track; they are taken out of it.
-            aborted: asked before every batch.
-            names: the tracks that play in this round; None: all.
+            payload: the server's models by track; they are removed from it.
+            aborted: called before every batch.
+            names: the tracks that take part in this round; None: all.
 
         Returns:
             updates by track, validation reports by track, mean training loss by track.
@@ -129,7 +129,7 @@ class SiteTrainer:
             Aborted: `aborted()` became true.
         """
         self._restore(before=number)
-        self._state_round = None  # until this round is done: one that fails leaves the moments half advanced
+        self._state_round = None  # until this round is done: a failed round leaves the moments half updated
         tracks = self._playing(names)
         reports = self.validate(Phase.TRAIN, payload, tracks)
         epochs = self.settings.local_epochs
@@ -167,7 +167,7 @@ class SiteTrainer:
     def deliver(
         self, number: int, payload: dict[str, Tensors], names: list[str] | None = None
     ) -> tuple[dict[str, Tensors], dict[str, dict]]:
-        """After round `number`, the last of these tracks: what they hand over, and how the final models score."""
+        """After round `number`, the last one of these tracks: what they hand over, and the final models' scores."""
         self._restore(before=number + 1)
         tracks = self._playing(names)
         reports = self.validate(Phase.DELIVER, payload, tracks)

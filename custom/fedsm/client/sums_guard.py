@@ -1,4 +1,4 @@
-"""What stands between the sums over a site's images and the server."""
+"""The checks that sums over a site's images pass before they are sent to the server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedsm.tracks import sends_sums
 def release_of(
     settings: JobSettings, site: SiteSettings, name: str, files: list[tuple[Path, str]]
 ) -> PrivateSums | Releases:
-    """How sums may leave the site: with noise where it wants them private, and in any case counted.
+    """How sums may leave the site: with noise where the site asks for it, and counted in any case.
 
     Where the site lets the job's seed split its images (`splits: by_seed`), sums over choices that differ by a few
     patients are what it asked for, and only their number is limited.

@@ -39,7 +39,7 @@ COMMAND = (
 )  # -P: nothing is imported from the working folder
 GRACE = 15  # seconds in which a trainer may stop by itself
 _LOOK = 0.2  # seconds between looks at the abort signal
-_LAST_WORDS = 30  # seconds in which a process that broke down may say why
+_LAST_WORDS = 30  # seconds that a failed process has to write its reason
 _LAST_LINES = 20
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class TrainerLink:
 
     @property
     def pid(self) -> int | None:
-        """The process that did the last task or does one now; None: there was none yet."""
+        """The process that did the last task or does one now; None: none was started yet."""
         return self._child.pid if self._child else None
 
     def do(self, task: str, meta: dict, payload: dict[str, Tensors], aborted: Callable[[], bool]) -> Answer:
@@ -78,14 +78,14 @@ class TrainerLink:
         return self._free_child().ask(task, meta, payload, aborted, seconds)
 
     def close(self) -> None:
-        """Ends the process, whatever it does."""
+        """Ends the process, also while it works."""
         with self._lock:
             if self._child:
                 self._child.end()
             self._child = None
 
     def _free_child(self) -> _Child:
-        """The living process, or a new one. One that still works on an older task is of no use any more."""
+        """The running process, or a new one. A process that still works on an older task is ended and replaced."""
         with self._lock:
             child = self._child
             if child is None or child.busy or not child.alive():
@@ -104,7 +104,7 @@ class _Child:
         self._site = location.site
         self._number = 0
         self._sock, theirs = socket.socketpair()
-        # Code that came with a job (BYOC) is on this process's path only.
+        # The child gets this process's path: code that came with a job (BYOC) is found only there.
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
         with theirs:
             self._process = subprocess.Popen(
@@ -113,7 +113,7 @@ class _Child:
             )  # fmt: skip
         self._sock.settimeout(_LOOK)
         self._lines: deque[str] = deque(maxlen=_LAST_LINES)
-        # The thread knows the stream, not this object: one that nobody refers to is collected, and its process ends.
+        # The thread holds the stream, not this object: so an unused object can be collected, and its process ends.
         self._reader = threading.Thread(
             target=_follow, args=(self._process.stdout, self._lines, self._site), daemon=True
         )
@@ -168,13 +168,13 @@ class _Child:
         return Answer(tracks, reply["meta"], reply["sums"])
 
     def _stop(self) -> None:
-        """Asks it to stop at the next batch."""
+        """Asks the process to stop at the next batch."""
         with contextlib.suppress(OSError):  # gone already: the socket will say so
             assert self._process.stdin
             os.write(self._process.stdin.fileno(), f"{self._number}\n".encode())
 
     def end(self) -> None:
-        """Ends the process: the end of its standard input lets it go, at once unless it hangs in foreign code."""
+        """Ends the process. It exits when its standard input closes; if it hangs in a library, it is killed."""
         self._sock.close()
         assert self._process.stdin
         self._process.stdin.close()
@@ -212,7 +212,7 @@ def _follow(stream: IO[bytes], lines: deque[str], site: str) -> None:
 
 
 def oom_kills(root: str = "/sys/fs/cgroup", membership: str = "/proc/self/cgroup") -> int:
-    """How often the kernel killed for want of memory in this process's control group (version 2); 0 if unknown."""
+    """How many processes of this control group (version 2) the kernel killed for lack of memory; 0 if unknown."""
     try:
         with open(membership) as f:
             group = next(line.strip().partition("::")[2] for line in f if line.startswith("0::"))

@@ -1,8 +1,8 @@
 """A site's trainer in a process of its own: `python -m fedsm.client.trainer_process FD`, started by `trainer_link`.
 
-It knows nothing of FLARE. Tasks come and answers go as frames over the socket FD. Standard input is the parent's hand:
-a line with a task's number stops that task at the next batch, and its end, when the parent is gone, ends this process.
-What is written to standard output and error becomes lines of the site's log.
+It does not use FLARE. Tasks and answers are frames over the socket FD. The parent controls it through standard input:
+a line with a task's number stops that task at the next batch, and when the input closes because the parent is gone,
+this process ends. Standard output and error become lines of the site's log.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ from fedsm.core.private_files import keep_private
 from fedsm.core.tensors import Tensors
 
 
-class _Hand:
-    """Follows standard input in a thread."""
+class _StopRequests:
+    """Reads the parent's requests to stop from standard input, in a thread."""
 
     def __init__(self) -> None:
-        self.stopped = 0  # this task and those before it are to stop
+        self.latest = 0  # the number of the task to stop; earlier ones stop too
         threading.Thread(target=self._follow, daemon=True).start()
 
     def _follow(self) -> None:
-        # Not through sys.stdin: a thread that waits in its buffer holds a lock which the interpreter's end wants.
+        # Not through sys.stdin: a thread that waits in its buffer holds a lock that the interpreter needs to exit.
         while line := os.read(0, 1024):
-            self.stopped = int(line.split()[-1])
+            self.latest = int(line.split()[-1])
         os._exit(0)
 
 
 def main() -> None:
-    """Does tasks until the parent is gone, or until a failure after which memory or GPU cannot be trusted."""
+    """Does tasks until the parent is gone, or until a failure after which memory or GPU may be in a bad state."""
     try:
         code = _serve()
     except BaseException:
         traceback.print_exc()
         code = 1
-    os._exit(code)  # nothing is left to tidy up, and a process without memory may hang over it
+    os._exit(code)  # no normal exit: nothing is left to clean up, and a process without memory may hang in it
 
 
 def _serve() -> int:
     keep_private()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C at the terminal is the parent's affair
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles a Ctrl-C at the terminal
     faulthandler.enable()  # a segmentation fault leaves the Python stack in the log
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    hand = _Hand()
+    stops = _StopRequests()
     with socket.socket(fileno=int(sys.argv[1])) as sock:
         location = SiteLocation(**frames.receive(sock)[0])
         trainer = None
@@ -71,7 +71,7 @@ def _serve() -> int:
             try:
                 trainer = trainer or build_worker(location, request["task"], request["meta"])
                 number = request["number"]
-                answer = trainer.do(request["task"], request["meta"], payload, lambda n=number: hand.stopped >= n)  # type: ignore[misc]
+                answer = trainer.do(request["task"], request["meta"], payload, lambda n=number: stops.latest >= n)  # type: ignore[misc]
                 reply = {"meta": answer.meta, "sums": answer.sums}
                 tracks = {name: dict(tensors) for name, tensors in answer.tracks.items()}
                 del answer

@@ -1,4 +1,4 @@
-"""What all workers of a site have in common: an answer to a task, and the word that a job was stopped."""
+"""What all workers of a site share: the answer to a task, and the exception for a stopped job."""
 
 from __future__ import annotations
 

@@ -22,9 +22,8 @@ def build_worker(location: SiteLocation, task: str, meta: dict) -> Worker:
     """The worker of a run at a site, from the site's own settings and what came with the first task.
 
     Raises:
-        UserError: the task names a run or sites that cannot be, it asks for more than a site gives
-            (`fedsm.core.limits`),
-            or the site's own settings are wrong.
+        UserError: the task's run id or site names are invalid, it asks for more than a site allows
+            (`fedsm.core.limits`), or the site's own settings are wrong.
     """
     run_id, sites = check_task(meta)
     site = load_site_settings(Path(location.local), Path(location.workspace), location.site, location.fair_share)
@@ -40,7 +39,7 @@ def check_task(meta: dict) -> tuple[str, list[str]]:
     """The run's id and the names of its sites, which come from the server and become names of files here.
 
     Raises:
-        UserError: one is missing or cannot be.
+        UserError: one is missing or invalid.
     """
     where = "the server's task"
     if not is_whole(meta.get("round"), 0, MOST_ROUND):

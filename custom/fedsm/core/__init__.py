@@ -1,1 +1,1 @@
-"""Words that all rooms share: settings, errors, tensors, Dice, names, files. Imports no other room."""
+"""What all rooms share: settings, errors, tensors, Dice, names, files. Imports no other room."""

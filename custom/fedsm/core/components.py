@@ -1,8 +1,8 @@
-"""The classes that a job's configuration names: what `class_allow_list` must hold, and all that it may hold of ours.
+"""The classes that a job's configuration names: `class_allow_list` must hold these and no others of ours.
 
-Not `fedsm.` as a whole: FLARE calls whatever stands at the path with the configuration's arguments, so that a job
-without any code could call each function of the package, and what the modules import, `save_file` for one. The paths of
-version 0.1 are there so that an old job folder is told what to do: nothing can be built at them.
+Not `fedsm.` as a whole: FLARE calls the object at a path with the configuration's arguments. A job without any code
+could then call each function of the package, and what its modules import, such as `save_file`. The paths of version 0.1
+are listed so that an old job folder gets an error with the remedy: nothing can be built from them.
 """
 
 from fedsm.core.moved import MOVED

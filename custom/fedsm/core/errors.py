@@ -50,7 +50,7 @@ class UserError(Exception):
         return f"{self.file}{f', line {self.line}' if self.line else ''}: {self.message}"
 
     def within(self, where: str) -> Self:
-        """The same error of a part of something: `where` is put before the message, the fields stay."""
+        """The same error with `where` before its message; the other fields stay."""
         return type(self)(
             f"{where}: {self.message}", site=self.site, file=self.file, line=self.line, remedy=self.remedy,
             public=self.public,

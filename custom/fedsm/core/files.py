@@ -1,4 +1,4 @@
-"""Files and folders that are written whole or not at all, for their owner alone.
+"""Files and folders that are written whole or not at all, and that only their owner can read.
 
 What is written goes to a file beside the target first, is forced to the disk, and takes the target's place in one
 rename. A reader sees the old content or the new one, never half of it, also after a kill or a power cut.
@@ -14,8 +14,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-PARTIAL = ".partial"  # how the name of an unfinished file or folder ends
-SHARED_PARTIAL = ".partial-"  # how it begins where several processes may write the same file at once
+PARTIAL = ".partial"  # end of the name of an unfinished file or folder
+SHARED_PARTIAL = ".partial-"  # start of that name where several processes may write the same file at once
 
 
 @contextlib.contextmanager
@@ -87,5 +87,5 @@ def write_text(path: Path, content: str, shared: bool = False) -> None:
 
 
 def write_json(path: Path, content: object, shared: bool = False) -> None:
-    """Writes JSON in one rename; see `replacing`. It is ASCII: a file's name may hold bytes that are no text."""
+    """Writes JSON in one rename; see `replacing`. It is ASCII: a file's name may hold bytes that are not text."""
     write_text(path, json.dumps(content, indent=1), shared)

@@ -1,7 +1,7 @@
-"""The most that a job may ask of a site. The settings come from the server, and a site believes nobody's numbers.
+"""The most that a job may ask of a site. The settings come from the server, and a site checks all of them.
 
-They are far above what any honest job needs: they are there so that one task cannot fill a site's memory or disk, keep
-it busy for ever, or ask so finely that the answer tells of single images. The limits of single settings stand with
+They are far above what any honest job needs. They keep one task from filling a site's memory or disk, from keeping it
+busy for ever, and from asking so finely that the answer reveals single images. The limits of single settings are with
 their fields, in `settings.py`.
 """
 
@@ -11,7 +11,7 @@ MONTH = 30 * 24 * 3600  # seconds
 MOST_RATE = 1000.0  # of learning
 MOST_FACTOR = 1e9  # of `max_share` and `norm_factor`, where that means no limit
 MOST_PIXELS = 2**27  # of a batch: 512 images of 512 x 512
-MOST_GAMMAS = 50  # between two gammas that are close, a single image changes sides
+MOST_GAMMAS = 50  # two close gammas may differ in the choice for a single image, and so reveal it
 MOST_SITES = 1000
 MOST_ROUND = 10**6
 MOST_LABELS = 16  # a mask has a value for each combination of labels: 2^16
@@ -24,7 +24,7 @@ _SHOWN = 80
 
 
 def shown(value: object) -> str:
-    """A value in a message: short, and without characters that terminals obey."""
+    """A value for a message: short, and without control characters."""
     try:
         text = ascii(value)
     except ValueError:  # a number of more digits than Python writes out

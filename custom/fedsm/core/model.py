@@ -1,8 +1,8 @@
-"""The base of everything that is set: jobs, tasks, a site's file, experiments.
+"""The base class of all settings: jobs, tasks, a site's file, experiments.
 
 A settings class lists its fields with type, limits, default and description. pydantic checks them, without guessing
-(strict: `"3"` is no number), and what it finds becomes one line that names the key, its line in the file where there is
-one, what the value may be, and what was meant if that is close.
+(strict: `"3"` is not a number). An error becomes one line that names the key, its line in the file if there is one, the
+values that are allowed, and a similar known word if there is one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NOUNS = {"integer": "whole number", "number": "number"}
 
 
 def as_switch(value: Any) -> Any:
-    """True or false for yes, no, on and off, which are words in YAML (`yaml_file`); anything else as it is."""
+    """True or false for yes, no, on and off, which YAML 1.2 reads as text; other values are returned as they are."""
     return _SWITCH.get(value, value) if isinstance(value, str) else value
 
 
@@ -34,11 +34,11 @@ Switch = Annotated[bool, BeforeValidator(as_switch)]  # a truth value
 
 
 class Settings(BaseModel):
-    """Settings that cannot be wrong: they are checked when they are made, and do not change."""
+    """Settings that are checked when they are made, and never change."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
-    # Whether the words of an error may leave a site: only where all values came to it from outside.
+    # Whether the text of an error may leave a site: only where all values came from outside.
     errors_are_public: ClassVar[bool] = False
 
     @classmethod
@@ -74,7 +74,7 @@ class Settings(BaseModel):
 def user_error(
     model: type[Settings], error: ValidationError, source: YamlFile | None = None, site: str | None = None
 ) -> UserError:
-    """What pydantic found, as one line. Of several problems the first is told; a key that is unknown comes first."""
+    """What pydantic found, as one line. Of several problems only the first is shown, unknown keys before others."""
     problems = error.errors(include_url=False)
     problem = next((p for p in problems if p["type"] in _UNKNOWN), problems[0])
     path, schema, around = _locate(model.model_json_schema(), problem["loc"])
@@ -141,9 +141,9 @@ def _describe(
         return f"{dotted(path[:-1])}: the key {shown(value)} must be text", "put it in quotes"
     if kind == "missing":
         return f"setting '{key}' is missing", None
-    told = str(problem.get("ctx", {}).get("error", "")) if kind == "value_error" else ""
-    if told:
-        return (f"{key}: {told}" if key else told), None
+    message = str(problem.get("ctx", {}).get("error", "")) if kind == "value_error" else ""
+    if message:
+        return (f"{key}: {message}" if key else message), None
     hint = suggestion(value, schema.get("enum", ())) if isinstance(value, str) else ""
     if not path:
         return f"must hold `key: value` lines, got {shown(value)}", None

@@ -1,7 +1,7 @@
-"""Classes that version 0.2 moved: a job folder of version 0.1 is told so, instead of failing in FLARE's words.
+"""Classes that version 0.2 moved: a job folder of version 0.1 gets an error with the remedy, instead of FLARE's own.
 
 FLARE builds a job's components by the class paths in its folder. Importing the package of an old path registers modules
-that hold nothing but classes that refuse to be built, with the remedy.
+whose classes only raise an error with the remedy.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def refuse_old_classes(package: str) -> None:
     for path in MOVED:
         module, _, name = path.rpartition(".")
         if module.rpartition(".")[0] == package and module not in sys.modules:
-            old = ModuleType(module, "Only refuses: see `fedsm.core.moved`.")
+            old = ModuleType(module, "Only raises errors: see `fedsm.core.moved`.")
             setattr(old, name, type(name, (), {"__init__": _refuse, "__module__": module}))
             sys.modules[module] = old
 

@@ -1,4 +1,4 @@
-"""Names that come over the wire or out of a file are never paths: each is checked by its pattern where it is read.
+"""Names from a message or a file must not be paths: each is checked against its pattern where it is read.
 
 A name that passes has no separator, no control character and no leading dot or dash, so it cannot leave its folder. A
 symbolic link still could: `below` resolves a path and refuses one that is not below its root.
@@ -29,7 +29,7 @@ def check_run_id(value: object, where: str) -> str:
 
     Args:
         value: what was read.
-        where: who says so, for the message: a file, or the task.
+        where: where it was read, for the message: a file, or the task.
 
     Raises:
         UserError: it is none.
@@ -104,7 +104,7 @@ def below(root: Path, path: Path) -> Path:
     """Returns a path with its links resolved.
 
     Raises:
-        UserError: it is not below `root`, also resolved.
+        UserError: it is not below `root` after its links are resolved.
     """
     resolved, top = path.resolve(), root.resolve()
     if top not in resolved.parents:
@@ -113,7 +113,7 @@ def below(root: Path, path: Path) -> Path:
 
 
 def refuse_links(folder: Path, names: Iterable[str]) -> None:
-    """Refuses symbolic links in a folder that somebody else may have packed: what we write would go where they lead.
+    """Refuses symbolic links in a folder that may come from others: files written there would go where the links lead.
 
     Args:
         folder: the folder, which may be reached by a link itself.
@@ -139,6 +139,6 @@ def _matching(pattern: re.Pattern[str], value: object, where: str, what: str) ->
 
 
 def _error(value: object, where: str, what: str) -> UserError:
-    shown = ascii(value)  # escapes of terminals and line breaks are shown, not sent to the screen
+    shown = ascii(value)  # shows control characters and line breaks instead of sending them to the terminal
     shown = shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "..."
     return UserError(f"{where}: {shown} is no {what}; nothing was done with it", public=f"refused: no {what}")

@@ -1,4 +1,4 @@
-"""JSON that somebody else wrote: a downloaded run or super model."""
+"""JSON that comes from others: a downloaded run or super model."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _WRONG = (KeyError, TypeError, ValueError, AttributeError, IndexError, StopItera
 
 
 def parse_json(text: str) -> Any:
-    """What a text says.
+    """The value of a JSON text.
 
     Raises:
-        ValueError: no JSON, or nested so deeply that no reader of ours could walk it.
+        ValueError: no JSON, or nested too deeply to be read.
     """
     try:
         return json.loads(text)
@@ -29,7 +29,7 @@ def parse_json(text: str) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """What a file says.
+    """The content of a JSON file.
 
     Raises:
         OSError: it cannot be read.
@@ -42,10 +42,10 @@ def read_json(path: Path) -> Any:
 
 @contextlib.contextmanager
 def reading(what: object, remedy: str) -> Iterator[None]:
-    """While plain values of a file are used: one of the wrong kind becomes one line that names the file.
+    """Turns errors from plain values of the wrong kind, in the block, into one line that names the file.
 
     Args:
-        what: the file, or whose it is.
+        what: the file, or a description of it.
         remedy: what a person can do about it.
 
     Raises:

@@ -10,7 +10,7 @@ import numpy as np
 MOST_META_BYTES = 4 * 1024 * 1024
 MOST_META_ENTRIES = 100_000
 MOST_META_DEPTH = 16
-MOST_PLAIN_MESSAGE = 4 * MOST_META_BYTES  # up to here it is read, so that it can be refused by its site's name
+MOST_PLAIN_MESSAGE = 4 * MOST_META_BYTES  # up to this size it is read, so that the refusal can name its site
 _PLAIN = (type(None), bool, int, float, str, bytes, np.generic)
 
 
@@ -29,7 +29,7 @@ def plain_problem(values: object) -> str | None:
 
 
 def _walk(values: object) -> Iterator[tuple[int, object]]:
-    """Every value and key with its depth. Without recursion: what is nested deeply must not end this either."""
+    """Every value and key with its depth. Without recursion, which deeply nested values would break."""
     waiting: list[tuple[int, Iterator[Any]]] = [(0, iter([values]))]
     while waiting:
         depth, items = waiting[-1]

@@ -1,4 +1,4 @@
-"""Files for their owner alone: what this project writes holds weights, images, names or keys.
+"""Files that only their owner can read: what this project writes holds weights, images, names or keys.
 
 The umask is set where a process of ours begins, so that it also covers what libraries and child processes write.
 """
@@ -43,7 +43,7 @@ def close_to_others(path: Path) -> None:
 
 
 def new_file(path: Path) -> Path:
-    """Makes way for a file: folders above it are made, and an older file, which would keep its mode, is removed."""
+    """Prepares a path for a new file: makes its folder, and removes an older file, which would keep its mode."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     return path

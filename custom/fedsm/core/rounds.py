@@ -17,7 +17,7 @@ def rounds_to_keep(rounds: Iterable[int], newest: int, last: int) -> set[int]:
 
     Args:
         rounds: the rounds on disk.
-        newest: the round that was just done; later ones are of a future that was given up.
+        newest: the round that was just done; later ones are from before a rollback and do not stay.
         last: how many of the newest stay in any case.
     """
     known = sorted(n for n in rounds if n <= newest)

@@ -1,8 +1,8 @@
 """All settings of a job, in one place.
 
 The recipe writes them once, into the server's configuration; the controller sends them to the sites with every task.
-So U-Net, labels and learning rates stand in one file of a job folder and nowhere else. A site checks them again: the
-limits of the fields, here and in `task_settings.py`, are what protects it from a hostile job (see `limits.py`).
+So U-Net, labels and learning rates are in one file of a job folder only. A site checks them again: the limits of the
+fields, here and in `task_settings.py`, protect it from a hostile job (see `limits.py`).
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     share_k = min(n_k, max_share * median(n_1 .. n_K))
 
-A site's number of images is its own word. Unbounded, a site that claims a million images owns every average. The
-median is over all sites that registered, so that one site cannot move it far; with fewer than three sites there is no
-majority to go by, and the smaller count is the measure.
+A site reports its number of images itself. Without a limit, a site that claims a million images would decide every
+average. The median is over all sites that registered, so that one site cannot move it far; with fewer than three sites
+there is no majority, and the smaller count takes the median's place.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Arithmetic on state dicts: torch and numpy mixed, floats averaged, integer buffers handed on."""
+"""Arithmetic on state dicts, torch and numpy mixed: floats are averaged, integer buffers are not."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def add_(target: Tensors, diff: Tensors) -> None:
 
 
 def _keep_variances_(tensors: Tensors) -> None:
-    """Sets variances of batch norms below zero, which no honest changes lead to, to zero: their roots would be NaN."""
+    """Sets negative variances of batch norms to zero: their roots would be NaN. Honest updates never lead to them."""
     for key, value in tensors.items():
         if key.endswith("running_var"):
             value.clamp_(min=0)
@@ -98,8 +98,8 @@ def examine(update: Tensors, template: Tensors) -> tuple[str | None, float]:
         elif value.is_complex() or value.dtype == torch.bool:
             return f"entry {key!r} has dtype {value.dtype}", 0.0
         elif expected.is_floating_point() or value.is_floating_point():
-            # As what it will become: 1e300 is finite as float64 and infinite as a float32 weight, and whole numbers in
-            # the place of weights have a norm like any others.
+            # In the dtype that it will get: 1e300 is finite as float64 but infinite as a float32 weight; and whole
+            # numbers sent for weights have a norm, too.
             floats.append(value.to(expected.dtype if expected.is_floating_point() else torch.float32))
     norm = get_total_norm(floats).item() if floats else 0.0
     return (None, norm) if math.isfinite(norm) else (_values_problem(update, template), 0.0)
@@ -135,8 +135,8 @@ class RunningMean:
 
     Args:
         template: says which entries there are and what is a float.
-        spare: tensors like the template's that nobody reads any more, to sum into: new memory costs as much time as
-            summing three sites does.
+        spare: unused tensors like the template's, to sum into: allocating new ones takes as long as summing three
+            sites.
     """
 
     def __init__(self, template: Tensors, spare: Tensors | None = None):
@@ -179,7 +179,7 @@ class RunningMean:
     def added_to(self, old: Tensors) -> Tensors:
         """old + the weighted mean, as new tensors; integers: old + the largest site's values. Ends this mean.
 
-        New tensors, because a slow download may still read the old ones: those of the sums, which saves a copy.
+        New tensors, because a slow download may still read the old ones; the sums are reused, which saves a copy.
 
         Raises:
             ZeroDivisionError: nothing was added.

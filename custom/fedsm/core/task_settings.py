@@ -11,7 +11,7 @@ from fedsm.core.limits import MASK_VALUES, MOST_CHANNELS, MOST_LABELS, MOST_VALU
 from fedsm.core.model import EXPECTED, Settings
 from fedsm.core.names import is_plain_name
 
-# It is shown, written to tables, and put into configurations of which MONAI takes `$...` for a program.
+# A label is shown, written to tables, and put into configurations, where MONAI runs `$...` as code.
 _LABEL = re.compile(r"[^\W_][\w .()-]{0,63}")
 
 
@@ -21,7 +21,7 @@ def _plain_name(value: str) -> str:
     return value
 
 
-PlainName = Annotated[str, AfterValidator(_plain_name)]  # it becomes part of the name of a job's folder
+PlainName = Annotated[str, AfterValidator(_plain_name)]  # it becomes part of a job folder's name
 MaskValue = Annotated[int, Field(ge=MASK_VALUES[0], le=MASK_VALUES[1])]
 MaskValues = Annotated[
     list[MaskValue], Field(min_length=1, max_length=MOST_VALUES, json_schema_extra={EXPECTED: "a list of mask values"})
@@ -140,7 +140,7 @@ class TaskSettings(Settings):
 
     @field_serializer("unet", "selector_net", "augment")
     def _as_given(self, part: Settings) -> dict[str, Any]:
-        """A job says of its networks what the task says, so that a folder of an older version reads the same."""
+        """Writes only the values that the task sets, so that a job folder holds what the task's file says."""
         return part.model_dump(exclude_unset=True)
 
     @property

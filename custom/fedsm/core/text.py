@@ -1,4 +1,4 @@
-"""Text that came from a file system or over the wire, made safe to print and to open in a spreadsheet."""
+"""Text from a file system or a message, made safe to print and to open in a spreadsheet."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 def printable(text: object) -> str:
-    """Text without control characters, which terminals obey: each becomes a `?`.
+    """Text without control characters, which could change the terminal: each becomes a `?`.
 
-    Line breaks, marks that change the direction of writing, and bytes of file names that are no text count too.
+    Line breaks, marks that change the direction of writing, and bytes of file names that are not text count too.
     """
     return "".join(c if c.isprintable() else "?" for c in str(text))
 

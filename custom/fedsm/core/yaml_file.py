@@ -1,8 +1,8 @@
-"""YAML as a person means it, with the lines where things stand. The only way to read YAML settings here.
+"""Reads YAML 1.2 and keeps the line of each value. All YAML settings are read with it.
 
 PyYAML reads YAML 1.1, in which `1e-3` is text, `no` is false, `010` is 8, `1:30` is 90 and `2024-01-01` is a date. Here
 the core schema of YAML 1.2 holds: `1e-3` is a number, only `true` and `false` are truth values, a date is text. A key
-that stands twice is an error, and so is a tag that makes anything but plain values.
+that occurs twice is an error, and so is a tag that makes anything but plain values.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _RESOLVERS = {  # in the order in which they are tried: tag -> pattern and first
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.2's core schema, merge keys besides, and no key twice."""
+    """YAML 1.2's core schema, with merge keys, and without duplicate keys."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
     yaml_constructors = {
@@ -48,7 +48,7 @@ class _Loader(yaml.SafeLoader):
             if isinstance(key, yaml.ScalarNode) and key.tag != f"{_TAG}merge":
                 if (key.tag, key.value) in seen:
                     raise yaml.constructor.ConstructorError(
-                        None, None, f"{shown(key.value)} stands twice", key.start_mark
+                        None, None, f"{shown(key.value)} occurs twice", key.start_mark
                     )
                 seen.add((key.tag, key.value))
         return super().construct_mapping(node, deep)
@@ -130,7 +130,7 @@ def _parse(text: str) -> tuple[Any, dict[tuple[Any, ...], int]]:
     except RecursionError as e:
         raise yaml.YAMLError("nested too deeply") from e
     except (ValueError, KeyError) as e:  # a number of too many digits, or a tag in front of another kind of value
-        raise yaml.YAMLError(f"a value that cannot be: {e}") from e
+        raise yaml.YAMLError(f"an invalid value: {e}") from e
     finally:
         loader.dispose()
 

@@ -254,7 +254,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _sweep(folder: Path) -> None:
-    """Removes what killed builds left; we hold the lock, so nobody is at work there."""
+    """Removes what killed builds left; we hold the lock, so no other process works there."""
     for left in folder.glob(f"{SHARED_PARTIAL}*/"):
         shutil.rmtree(left, ignore_errors=True)
 

@@ -55,7 +55,7 @@ def read(path: Path, site: str | None = None, mask: bool = False) -> np.ndarray:
 
     Args:
         path: the file; its content decides on the format, not its name.
-        site: named in errors; None: the file is nobody's, as in prediction.
+        site: named in errors; None: the file belongs to no site, as in prediction.
         mask: whether its values are labels.
 
     Raises:

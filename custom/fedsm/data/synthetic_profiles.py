@@ -1,4 +1,4 @@
-"""What makes the synthetic hospitals different: one profile a site, six of them made by hand."""
+"""What makes the synthetic hospitals different: one profile per site, six of them made by hand."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""FLARE's classes: controller, aggregator, executor, and how tracks travel. The only room that imports nvflare."""
+"""Our FLARE components: controller, aggregator, executor, the exchange of tracks. Only this room imports nvflare."""

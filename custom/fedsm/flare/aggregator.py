@@ -2,7 +2,7 @@
 
 This is where SoftPull is called from. `accept` gives each site's update to the personal track, which adds it to the
 site's own model, and `aggregate` closes the round: `SoftPullServer.close` (tracks/softpull.py) then pulls the personal
-models towards each other, as `AveragedServer.close` (tracks/fedavg.py) averages the global one. The formulas stand in
+models towards each other, as `AveragedServer.close` (tracks/fedavg.py) averages the global one. The formulas are in
 the tracks, because a job may have other tracks than FedSM's, and because they need no FLARE.
 """
 
@@ -44,7 +44,7 @@ class SoftPullAggregator(Aggregator):
     that a site's `ExcludeVars` filter kept back count as unchanged: zero in the average, and its personal model keeps
     the server's. In averages a site weighs as many images as it registered, at most `max_share` times the median.
 
-    What partial participation does is each track's own affair: see its docstring.
+    What happens when only some sites answer is decided by each track: see its docstring.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class SoftPullAggregator(Aggregator):
         self._tell = tell
 
     def begin(self, spec: TaskSpec) -> TaskResults:
-        """Opens a task for the sites' answers; what comes of it is collected in what this returns."""
+        """Opens a task for the sites' answers; the returned results are filled as answers arrive."""
         self.reset(None)
         self._spec = spec
         self._phase = checks.phase_of(spec.task)
@@ -86,7 +86,7 @@ class SoftPullAggregator(Aggregator):
         return self.results
 
     def reset(self, fl_ctx: FLContext | None) -> None:
-        """No task is open."""
+        """Closes the open task, so that none is open."""
         self._spec = TaskSpec("", "", -1)
         self._phase = None
         self._playing = {}
@@ -102,7 +102,7 @@ class SoftPullAggregator(Aggregator):
         try:
             site = sender_of(fl_ctx)
             _, tracks = self._check(site, shareable, fl_ctx)
-        except Exception:  # it will be refused, by name, when it is its turn
+        except Exception:  # `accept` will refuse it and name the site
             return
         if self._phase:
             self._examiner.note_norms(self._phase, site, self._playing, tracks)
@@ -118,14 +118,14 @@ class SoftPullAggregator(Aggregator):
                 examined = self._examiner.examine(self._phase, site, self._playing, tracks, meta["images"], reports)
         except Refused as e:
             return self._refuse(site, str(e), e.answered, fl_ctx)
-        except Exception as e:  # whatever a site sends costs that site its round and nobody else's
+        except Exception as e:  # a bad answer costs only the site that sent it a round
             return self._refuse(site, f"malformed answer ({type(e).__name__})", True, fl_ctx)
         for reason in examined.warnings:
             self.log_warning(fl_ctx, f"fedsm round={self._spec.number} site={site} warned: {reason}")
             self._tell(WARNED, site, reason)
         try:
             self._merge(site, examined.tracks, meta)
-        except Exception as e:  # no answer that was checked should come here: the models may be half merged
+        except Exception as e:  # should not happen with a checked answer: the models may be half merged
             self.results.broken = f"the answer of site {site!r} could not be merged: {type(e).__name__}: {e}"
             return self._refuse(site, self.results.broken, True, fl_ctx)
         self.results.accepted[site] = checks.known_meta(meta)
@@ -135,7 +135,7 @@ class SoftPullAggregator(Aggregator):
         return True
 
     def aggregate(self, fl_ctx: FLContext) -> Shareable:
-        """Ends the round: every track makes its next model. Returns who took part, for whoever listens."""
+        """Ends the round: every track makes its next model. Returns the sites that took part, for FLARE's listeners."""
         if self._phase:
             for track in self._playing.values():
                 track.close(self._phase)
@@ -162,7 +162,7 @@ class SoftPullAggregator(Aggregator):
         return False
 
     def _check(self, site: str, shareable: Shareable, fl_ctx: FLContext) -> tuple[dict, dict[str, Tensors]]:
-        """The answer's meta and tracks; whatever costs little is checked before tensors are read."""
+        """The answer's meta and tracks; cheap checks are made before tensors are read."""
         if site not in self.sites:
             raise Refused("not a site of this job")
         if reason := sender_problem(fl_ctx):
@@ -185,7 +185,7 @@ class SoftPullAggregator(Aggregator):
             raise Refused(f"tracks are {sorted(map(str, tracks))}, expected {sorted(templates)}")
         if self._spec.task == exchange.TRAIN:
             for name in exchange.excluding(shareable):
-                # What a site's filter keeps back did not change there; entries missing for no reason are refused later.
+                # Entries that a site's filter keeps back count as unchanged; others that are missing are refused later.
                 template, sent = templates[name], tracks[name]
                 tracks[name] = sent | {k: torch.zeros_like(v) for k, v in template.items() if k not in sent}
         return meta, tracks

@@ -46,15 +46,15 @@ from fedsm.tracks import playing, score_names, server_tracks
 
 
 class FedSMController(Controller):
-    """Runs a FedSM job: registers the sites, trains the rounds, and lets every site try the candidates.
+    """Runs a FedSM job: registers the sites, trains the rounds, and lets every site evaluate the candidates.
 
     Every site gets its own payload each round (its personal model), so there is one task for each site. A round is
     closed when all answered or at its deadline; it needs `min_sites` good answers, and sites that gave none are asked
-    again `round_retries` times before the job stops with its checkpoint. A site that misses a round keeps its place and
-    is invited again. Results that come late are refused. What sites send is received to the server's disk and read one
-    answer at a time, so that its memory holds K + 1 models however many answer at once.
+    again `round_retries` times before the job stops with its checkpoint. A site that misses a round stays in the run
+    and is asked again. Results that come late are refused. What sites send is received to the server's disk and read
+    one answer at a time, so that its memory holds K + 1 models however many answer at once.
 
-    A round stands in `flare/round.py`, what a run holds in `flare/run.py`, its end in `flare/settle.py`.
+    A round is in `flare/round.py`, the state of a run in `flare/run.py`, the end of training in `flare/settle.py`.
 
     Args:
         settings: the job's settings as a plain dict; see `fedsm.core.settings.JobSettings`.
@@ -76,7 +76,7 @@ class FedSMController(Controller):
         self._run: Run | None = None
 
     def start_controller(self, fl_ctx: FLContext) -> None:
-        """FLARE's START_RUN."""
+        """Called by FLARE at START_RUN."""
         keep_private()
         enable_tensors()
         take_fatal_codes_as_failures()
@@ -91,7 +91,7 @@ class FedSMController(Controller):
         watch.serve(fl_ctx.get_engine(), self._progress)
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
-        """Nothing is left open between rounds."""
+        """Nothing to do: nothing is left open between rounds."""
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """The job, from the first registration to the super model."""
@@ -99,7 +99,7 @@ class FedSMController(Controller):
             with received_to_disk(fl_ctx.get_engine(), fl_ctx.get_job_id()):
                 self._play(abort_signal, fl_ctx)
         finally:
-            with contextlib.suppress(OSError):  # a full disk: they are still where they were written
+            with contextlib.suppress(OSError):  # a full disk: the files stay where they were written
                 hand_over(self._checkpoint_dir, self._folder)
 
     def _play(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
@@ -127,17 +127,17 @@ class FedSMController(Controller):
     def process_result_of_unknown_task(
         self, client: Client, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
     ) -> None:
-        """An answer that nobody waits for any more."""
+        """Refuses an answer that came after its task was closed."""
         reason = one_line(f"its answer to {task_name} came too late")
         if self._run and self._run.note(REFUSED, client.name, reason):
             self.log_warning(fl_ctx, f"fedsm site={client.name} refused: {reason}")
 
     def _prepare(self, abort_signal: Signal, fl_ctx: FLContext) -> Run:
-        """Reads the settings, takes stock of the sites and builds the tracks, afresh or from a checkpoint."""
+        """Reads the settings, finds the connected sites and builds the tracks, new or from a checkpoint."""
         engine = fl_ctx.get_engine()
         job = JobSettings.from_dict(self.settings)
         clients = sorted((c.name for c in engine.get_clients()), key=natural_key)
-        build_unet(job.task)  # loads what building a network loads, so that it does not count as growth
+        build_unet(job.task)  # loads the libraries now, so that they do not count as memory growth of the run
         return_freed_memory()
         self._start_rss = psutil.Process().memory_info().rss
         aggregator = engine.get_component(self.aggregator_id)
@@ -169,7 +169,7 @@ class FedSMController(Controller):
         return run
 
     def _finish(self, run: Run) -> None:
-        """Validates the last models, sends the candidates round once, writes the super model and the results."""
+        """Validates the last models, lets the sites evaluate the candidates, writes super model and results."""
         settle(run, run.last_round, playing(run.tracks, run.last_round))
         if run.stopped:
             return

@@ -53,11 +53,11 @@ class Dispatcher:
             name: the task's name.
             payloads: site -> what makes its shareable. A broadcast cannot serve: it carries one payload for all.
             timeout: seconds until the task is closed with those that answered.
-            inbox: is given the answers, each with the client that FLARE authenticated as its sender.
-            lenient: whether sites that missed earlier tasks, too, have the whole timeout.
+            inbox: gets the answers, each with the client that FLARE authenticated as its sender.
+            lenient: whether sites that missed earlier tasks have the whole timeout, too.
 
         Returns:
-            site -> why it did not answer; empty when all did. Nothing is accepted any more after the return.
+            site -> why it did not answer; empty when all did. No answer is accepted after the return.
         """
         controller, abort_signal, patience, collector = (
             self._controller, self._abort_signal, self._patience, MessageCollector()

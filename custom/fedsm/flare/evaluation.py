@@ -38,10 +38,10 @@ MODEL = "super_model"  # in the configuration folder of the server's app
 
 
 class EvaluationController(Controller):
-    """Lets every site score a super model at home and joins what they report.
+    """Lets every site score a super model on its own images and joins the reports.
 
-    A site that does not answer within the super model's `evaluate_timeout`, or whose report makes no sense, is left
-    out; `missing` of evaluation.json says why. One answer is enough.
+    A site that does not answer within the super model's `evaluate_timeout`, or whose report is wrong, is left out;
+    `missing` of evaluation.json says why. One answer is enough.
 
     Args:
         part: train, validation, test or all: which of the sites' images.
@@ -65,13 +65,13 @@ class EvaluationController(Controller):
         sweep_incoming(Path(workspace.get_root_dir()))
         self._folder = Path(workspace.get_run_dir(job_id))
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._late: set[str] = set()  # sites whose late answers were told of
+        self._late_sites: set[str] = set()  # sites whose late answers were logged
         self._model_folder = Path(workspace.get_app_config_dir(job_id)) / MODEL
         self._progress = Progress(self._folder / "progress.jsonl")
         watch.serve(fl_ctx.get_engine(), self._progress)
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
-        """Nothing is left open."""
+        """Nothing to do: nothing is left open."""
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         try:
@@ -117,14 +117,14 @@ class EvaluationController(Controller):
     def process_result_of_unknown_task(
         self, client: Client, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
     ) -> None:
-        """Nobody asked for it: the site was told to stop, or never asked."""
+        """Refuses an answer that came after the task was closed, or that was never asked for."""
         reason = one_line(f"its answer to {task_name} came too late")
-        if client.name not in self._late:
-            self._late.add(client.name)
+        if client.name not in self._late_sites:
+            self._late_sites.add(client.name)
             self.log_warning(fl_ctx, f"fedsm site={client.name} refused: {reason}")
 
     def _accept(self, shareable: Shareable, fl_ctx: FLContext) -> None:
-        """Keeps a site's report, or the reason why not. Whatever it sends, nobody else's is touched."""
+        """Keeps a site's report, or the reason why not. A bad report does not affect those of other sites."""
         site = sender_of(fl_ctx)
         try:
             reason = sender_problem(fl_ctx) or self._take(site, shareable)

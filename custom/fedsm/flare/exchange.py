@@ -1,7 +1,7 @@
-"""How tracks travel: a FLARE COLLECTION of DXOs, one a track, everything else in its meta.
+"""How tracks are sent: a FLARE COLLECTION of DXOs, one per track, and everything else in its meta.
 
-Every value of the collection is a DXO and every scalar stands in the meta: FLARE's site filters walk such a
-collection and nothing else.
+Every value of the collection is a DXO and every scalar is in the meta: FLARE's site filters read only such a
+collection.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from fedsm.flare.compat import intake
 REGISTER, TRAIN, VALIDATE, EVALUATE = TASKS
 _MOST_TRACKS = 1000  # of a shareable; a super model of as many sites has one network for each
 _DXO_KEY = "DXO"  # where FLARE's `DXO.to_shareable` puts the content
-EXCLUDE_FILTER = "ExcludeVars"  # the name with which FLARE's filter signs
+EXCLUDE_FILTER = "ExcludeVars"  # the name that FLARE's filter writes into a DXO
 ERROR_HEADER = "fedsm_error"  # why a site could not do its task, without file names
 
 
 class BadShareable(Exception):
-    """A shareable that is not ours; the message says why."""
+    """A shareable that cannot be read as one of ours; the message says why."""
 
 
 def pack(tracks: dict[str, Tensors], meta: dict, kind: str | dict[str, str] = DataKind.WEIGHTS) -> Shareable:
@@ -37,7 +37,7 @@ def pack(tracks: dict[str, Tensors], meta: dict, kind: str | dict[str, str] = Da
     Args:
         tracks: track name -> tensors.
         meta: plain values.
-        kind: FLARE's word for what the tensors are, by which a site's filters go; one for all tracks, or one for each.
+        kind: FLARE's data kind of the tensors, which site filters go by; one for all tracks, or one for each.
     """
     kinds = kind if isinstance(kind, dict) else dict.fromkeys(tracks, kind)
     dxos = {name: DXO(kinds[name], data=dict(tensors)) for name, tensors in tracks.items() if tensors}
@@ -50,9 +50,9 @@ def unpack(
     """The meta and the tracks of a shareable.
 
     Args:
-        shareable: what came.
+        shareable: what was received.
         most_bytes: the most that its tensors may have; a larger one is refused before any of them is read.
-        problem: says what is wrong with the meta, or None; asked before any tensor is read.
+        problem: returns what is wrong with the meta, or None; called before any tensor is read.
 
     Raises:
         BadShareable: anything but a COLLECTION of DXOs of arrays, or more than `intake` allows.
@@ -103,7 +103,7 @@ def _stored_bytes(values: Iterable) -> int:
 
 
 def excluding(shareable: Shareable) -> list[str]:
-    """The tracks of an unpacked shareable from which FLARE's `ExcludeVars` may have taken entries: filters sign."""
+    """The tracks from which FLARE's `ExcludeVars` may have removed entries: filters add their names to a DXO."""
     parts = from_shareable(shareable).data
     return [name for name, part in parts.items() if EXCLUDE_FILTER in (part.get_filter_history() or [])]
 

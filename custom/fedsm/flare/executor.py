@@ -1,4 +1,4 @@
-"""FLARE's side of a site: takes a task's shareable, lets the trainer work, answers."""
+"""A site's side of FLARE: receives a task's shareable, passes it to the trainer, and sends the answer."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class FedSMExecutor(Executor):
             self._trainer = TrainerLink(location) if where == PROCESS else build_worker(location, task, meta)
             self._trainer_key = key
             gc.collect()
-            gc.freeze()  # what is loaded now stays: collecting the rest is then a matter of milliseconds
+            gc.freeze()  # what is loaded now stays, so a collection of the rest takes only milliseconds
         return self._trainer
 
     def _close(self) -> None:

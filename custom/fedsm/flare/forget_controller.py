@@ -1,4 +1,4 @@
-"""A job that takes a site out of what the server keeps of a run. No site does anything in it."""
+"""A job that removes a site from the checkpoints that the server keeps of a run. The sites have no task in it."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ class ForgetController(Controller):
         sweep_incoming(self._root)
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
-        """Nothing is left open."""
+        """Nothing to do: nothing is left open."""
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         try:
             check_site_name(self.site, "the job's `site`")
             checkpoints = checkpoints_of(self.run, self._root, submitter_of(fl_ctx))
             state = Checkpoints(checkpoints).load()
-            # Forgotten already: asked again, after the asker was killed.
+            # The site is there already if an interrupted command is repeated.
             if state is None or self.site not in state["record"]["forgotten"]:
                 Forgetting(checkpoints.parent, self.site).write(checkpoints.parent)
         except UserError as e:
@@ -67,4 +67,4 @@ class ForgetController(Controller):
     def process_result_of_unknown_task(
         self, client: Client, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
     ) -> None:
-        """Nobody is asked anything."""
+        """Nothing to do: no site has a task."""

@@ -1,9 +1,9 @@
 """Who sent an answer: the client that FLARE authenticated, never what the answer says of itself.
 
 A client fills in its own peer context: a site that renames itself there would answer as another, and the other would be
-refused for a second answer. FLARE hands a task's result on only if it came from the client that the task was given to,
-by that client's token; so the task's client is the sender. A peer context with another name is a lie, told of whoever
-told it.
+refused for a second answer. FLARE passes on a task's result only if it came from the client that the task was given to,
+by that client's token; so the task's client is the sender. A peer context with another name is refused, and the refusal
+names the real sender.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def set_sender(fl_ctx: FLContext, site: str) -> None:
 
 
 def sender_of(fl_ctx: FLContext) -> str:
-    """The authenticated sender of an answer; an empty text where none was noted, which is no site's name."""
+    """The authenticated sender of an answer; empty text, which is never a site's name, where none was noted."""
     return fl_ctx.get_prop(_SENDER, "")
 
 

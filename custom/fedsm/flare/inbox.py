@@ -1,4 +1,4 @@
-"""Hands the sites' answers on one at a time, in the order of the sites."""
+"""Passes on the sites' answers one at a time, in the order of the sites."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Taker = Callable[[Shareable, FLContext], object]
 
 
 class Inbox:
-    """Collects answers and hands them on in the order of the sites; none after it was closed.
+    """Collects answers and passes them on in the order of the sites; none after it was closed.
 
     In the order of the sites, because sums of floats depend on their order in the last bits, and a run should not
     depend on who is fastest. What has to wait costs no memory: FLARE receives it to the server's disk.
@@ -20,7 +20,7 @@ class Inbox:
     Args:
         order: the sites.
         accept: called with each answer.
-        compare: called with every answer before the first of them is accepted; all wait for each other then.
+        compare: if given, all answers are collected first, and this is called with each before any is accepted.
     """
 
     def __init__(self, order: list[str], accept: Taker, compare: Taker | None = None):
@@ -45,7 +45,7 @@ class Inbox:
         return True
 
     def close(self) -> None:
-        """Takes nothing more and hands on what still waits: for a site that did not answer, or to be compared."""
+        """Takes no more answers, and passes on those that still wait for another site's or to be compared."""
         with self.changed:
             self._closed = True
             waiting = [site for site in self._turns if site in self._waiting]

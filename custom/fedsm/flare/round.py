@@ -39,7 +39,7 @@ class Round:
         if newcomers := [site for site in run.here if site not in run.aggregator.registry.images]:
             run.register(newcomers, needed=0)
 
-        # 2. Tracks that were trained until now and are not any more end here (FedSM-extra).
+        # 2. Tracks whose training ended with the last round are settled (FedSM-extra).
         before = playing(run.tracks, self._number - 1)
         if self._number > 1 and self._names != before:
             settle(run, self._number - 1, before)
@@ -52,7 +52,7 @@ class Round:
         if run.stopped:
             return
 
-        # 4. What the sites said of the models that they received belongs to the round that made them.
+        # 4. The sites' validation of the models that they received belongs to the round that made these models.
         run.record.add_validation(self._number - 1, run.tracks, results.reports())
 
         # 5. The merged updates become the next models: FedAvg, SoftPull, ... of each track.
@@ -73,7 +73,7 @@ class Round:
         )  # fmt: skip
 
     def _record(self, results: TaskResults, seconds: float) -> dict:
-        """Notes who answered, what travelled and what was merged; returns the round's row of the history."""
+        """Notes who answered, the bytes sent and what was merged; returns the round's row of the history."""
         run = self._run
         others = {s: run.unregistered.get(s, "not registered") if s in run.here else "absent" for s in run.sites}
         missing = {s: r for s, r in (others | results.missing).items() if s not in results.accepted}
@@ -84,7 +84,7 @@ class Round:
         return row
 
     def _announce(self, row: dict) -> None:
-        """One log line for each site, one progress line, and the curves of what is complete: the round before."""
+        """Writes one log line for each site, one progress line, and the curves of the round before, now complete."""
         run, number = self._run, self._number
         for site in row["answered"]:
             losses = " ".join(f"loss_{t}={by[site]:.4f}" for t, by in row["loss"].items() if site in by)

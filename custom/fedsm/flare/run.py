@@ -1,4 +1,4 @@
-"""What a run holds between its rounds: tracks, record, files, and how the sites are reached."""
+"""The state of a run between its rounds: tracks, record, files, and the connection to the sites."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ class Run:
     """A run at the server.
 
     Attributes:
-        controller: in whose name it speaks.
+        controller: the controller that sends its tasks and log lines.
         fl_ctx: the context.
         abort_signal: whether the job was stopped.
         job: the job's settings.
         folder: the job's own folder.
         tracks: the server halves, by name.
-        record: its story, kept in every checkpoint.
+        record: what has happened so far, kept in every checkpoint.
         last_round: the last round that was closed; 0: none.
         here: the sites that are clients of this job, in index order.
         aggregator: checks and merges the answers.
         checkpoints: where the rounds are kept.
-        progress: for whoever watches.
+        progress: the events for those who follow the run.
         accepted_log: a line for each update that was merged.
     """
 
@@ -123,18 +123,18 @@ class Run:
             raise UserError(f"{e}; {GO_ON}") from e
 
     def note(self, kind: str, site: str, reason: str) -> bool:
-        """Keeps what was refused or warned of, for the results and for whoever watches; False if it is counted only."""
+        """Keeps a refusal or a warning for the results and the progress file; False if it is only counted."""
         task, number = self._open_task
         entry = {"round": number, "task": task, "site": site, "reason": reason}
         with self._noting:
             if not self.record.note(kind == REFUSED, entry):
                 return False
-        with contextlib.suppress(OSError):  # a full disk is the next checkpoint's affair, not this site's
+        with contextlib.suppress(OSError):  # a full disk is reported by the next checkpoint
             self.progress.tell(kind, **entry)
         return True
 
     def warn(self, found: dict[str, str]) -> None:
-        """Tells once what is odd about what a site sent: site -> what a person should know."""
+        """Warns once about what is unusual in what a site sent: site -> what a person should know."""
         for site, reason in found.items():
             if (site, reason) not in self._warned:
                 self._warned.add((site, reason))

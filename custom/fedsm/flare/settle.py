@@ -1,4 +1,4 @@
-"""The end of training: the last models are validated, what stayed at the sites is fetched, every site tries all."""
+"""The end of training: validates the last models, fetches those kept at the sites, and evaluates all candidates."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def settle(run: Run, last: int, names: list[str]) -> None:
 
 
 def try_candidates(run: Run) -> tuple[dict[str, Tensors], TaskResults]:
-    """Lets every site try the models of the super model on its own images; the answers hold their `evaluation`."""
+    """Lets every site evaluate the super model's models on its own images; the answers hold the `evaluation`."""
     candidates = run.best_models()
     run.tracks.clear()  # the last models are in the checkpoint; the candidates take their place in memory
     cleanup_memory()

@@ -1,4 +1,4 @@
-"""A task for the sites, and what came of it."""
+"""A task for the sites, and its results."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class TaskSpec:
         task: the task's name.
         number: the round.
         sites: who is asked, in index order.
-        needed: good answers without which the job cannot go on.
+        needed: the fewest good answers with which the job can go on.
         tracks: the tracks that take part; None: all.
         payload: site -> what goes down to it, by track.
-        meta_problem: says what else is wrong with a site's meta, or None.
+        meta_problem: returns what else is wrong with a site's meta, or None.
         timeout: seconds; None: the job's `round_timeout`.
     """
 
@@ -37,7 +37,7 @@ class TaskSpec:
 
 @dataclass
 class TaskResults:
-    """What came of a task.
+    """The results of a task.
 
     Attributes:
         accepted: site -> the good answer's meta, in the order in which they were merged.
@@ -47,7 +47,7 @@ class TaskResults:
         up: site -> bytes of what it sent.
         norms: site -> norm group -> norm of what was merged.
         attempts: how often it was asked.
-        broken: why the models are in no state to go on with; empty: they are.
+        broken: why the models cannot be used any further; empty: they can.
     """
 
     accepted: dict[str, dict] = field(default_factory=dict)
@@ -60,5 +60,5 @@ class TaskResults:
     broken: str = ""
 
     def reports(self) -> dict[str, dict]:
-        """Site -> track -> what it says of the model on its validation images."""
+        """Site -> track -> its report on the model, from its validation images."""
         return {site: meta.get("reports", {}) for site, meta in self.accepted.items()}

@@ -26,10 +26,10 @@ GO_ON = "go on from the last checkpoint with `fedsm resume RUN`"
 
 
 class TaskRunner:
-    """Sends tasks to the sites and lets the aggregator judge the answers.
+    """Sends tasks to the sites and lets the aggregator check the answers.
 
     Args:
-        controller: in whose name tasks are sent.
+        controller: the controller that sends the tasks.
         aggregator: checks and merges.
         job: the job's settings.
         common_meta: spec -> the meta of the task, the same for every site.
@@ -54,7 +54,7 @@ class TaskRunner:
 
         With fewer than `needed` good answers, those that gave none are asked again. The good ones are merged already
         and stay: the round is not closed between attempts, so the models that go down are the same, no update is merged
-        twice and none is thrown away. Whoever was silent has the full time again, because the job cannot go on without.
+        twice and none is lost. Silent sites have the full time again, because the job cannot go on without them.
 
         Raises:
             UserError: too few good answers after all attempts.

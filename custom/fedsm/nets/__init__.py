@@ -21,7 +21,7 @@ def check_sizes(settings: JobSettings, n_sites: int) -> None:
     """Refuses networks that are too large for a site, before any of their weights is made.
 
     Raises:
-        UserError: naming the network; or settings of which none can be built.
+        UserError: naming the network; or no network can be built with these settings.
     """
     builders: dict[str, Callable[[], nn.Module]] = {
         "U-Net": lambda: build_unet(settings.task),

@@ -15,7 +15,7 @@ def _norm(value: str | list[Any] | None) -> str | tuple[Any, ...] | None:
 def build_unet(task: TaskSettings) -> UNet:
     """Builds the U-Net of a task.
 
-    Input is (B, task.channels, H, W), output (B, labels, H, W) logits, one independent channel a label.
+    Input is (B, task.channels, H, W), output (B, labels, H, W) logits, one independent channel per label.
     The defaults (five levels, 16 to 256 channels, two residual units) have 1.6 M parameters.
     """
     options = task.unet
@@ -27,7 +27,7 @@ def build_unet(task: TaskSettings) -> UNet:
         strides=options.strides or [2] * (len(options.channels) - 1),
         num_res_units=options.residual_units,
         norm=_norm(options.norm),
-        # A bias in front of a norm has no effect but a gradient of pure rounding noise, which Adam blows up to full
+        # A bias before a norm has no effect, but its gradient is pure rounding noise, which Adam scales up to full
         # steps: weights would differ between two correct runs. The norm's own offset takes its place.
         bias=False,
     )

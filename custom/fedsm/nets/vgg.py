@@ -13,7 +13,7 @@ class VGG11(nn.Module):
 
     Args:
         in_channels: image channels.
-        classes: outputs; one a site.
+        classes: outputs; one per site.
         head: `fc`, the paper's three fully connected layers on a 7 x 7 grid (128.8 M parameters in all for
             six sites), or `gap`, global average pooling and one linear layer (9.2 M).
         width: factor on every layer's width, for small runs.
@@ -52,7 +52,7 @@ class VGG11(nn.Module):
             )
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
-                # Eleven layers without batch norm do not start with torch's default initial weights.
+                # Eleven layers without batch norm do not start to learn with torch's default initial weights.
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
                 assert module.bias is not None
                 nn.init.zeros_(module.bias)

@@ -1,1 +1,1 @@
-"""Is a site ready to join? A function a check; none of them changes anything."""
+"""Is a site ready to join? One function per check; none of them changes anything."""

@@ -41,7 +41,7 @@ def check_certificate(kit: Kit) -> list[Line]:
     except (ValueError, TypeError, InvalidSignature):
         fail("client.crt is not signed by the kit's rootCA.pem")
     start = max(own.not_valid_before_utc, root.not_valid_before_utc)
-    end = min(own.not_valid_after_utc, root.not_valid_after_utc)  # the root's end is the end of all
+    end = min(own.not_valid_after_utc, root.not_valid_after_utc)  # no certificate outlasts the root
     days = (end - now).days
     if now < start:
         fail(f"valid from {start:%Y-%m-%d %H:%M} UTC, but the clock here says {now:%Y-%m-%d %H:%M}", "set the clock")

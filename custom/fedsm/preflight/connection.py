@@ -1,9 +1,9 @@
-"""The way to the server: name, port, TLS with the kit's own certificate, and its clock. Nothing joins.
+"""The connection to the server: name, port, TLS with the kit's own certificate, and its clock. The site does not join.
 
 FLARE's default scheme is WebSocket on HTTP: a plain GET is answered with an error page, whose Date header is the
-server's clock. That any page comes at all proves that the server took the kit's certificate: in TLS 1.3 a server looks
-at it after the client's side of the handshake is done. gRPC and TCP answer nothing to a stranger and tell no time;
-there TLS 1.2 is asked for, whose handshake ends after the server has looked.
+server's clock. Any page at all proves that the server accepted the kit's certificate: in TLS 1.3 a server checks it
+after the client's side of the handshake is done. gRPC and TCP answer nothing to an unknown client and give no time; for
+them TLS 1.2 is used, whose handshake ends after the server has checked.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def check_clock(date: str | None, scheme: str) -> Line:
         ahead = (datetime.now(UTC) - parsedate_to_datetime(date or "")).total_seconds()
     except (ValueError, TypeError):  # no date, or none that can be read
         remedy = "compare `date -u` here with the server's"
-        return Line("WARN", "clock", f"not compared: a server that speaks {scheme} tells no time", remedy)
+        return Line("WARN", "clock", f"not compared: a server that speaks {scheme} does not send its time", remedy)
     if abs(ahead) > _SKEW:
         what = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the server's"
         return Line("WARN", "clock", what, "set the clock by NTP: timedatectl set-ntp true")

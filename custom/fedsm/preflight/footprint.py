@@ -1,4 +1,4 @@
-"""How much memory and disk a job needs at a site, before it is there.
+"""How much memory and disk a job needs at a site, estimated before the job runs.
 
 Networks are built and an image batch is sent through them on torch's `meta` device, where tensors have shapes but no
 memory: the numbers are those of the real networks, and nothing is allocated.
@@ -23,8 +23,8 @@ from fedsm.tracks.base import ClientTrack, SiteContext
 from fedsm.tracks.learner import Learner
 from fedsm.tracks.selector_gradient import SelectorGradientClient
 
-SITES = 6  # of the job: only the ensemble, which holds a network a site, depends on it much
-# Of a process that has loaded torch, MONAI and FLARE: 0.41 GB as measured on Linux with torch 2.13.0, and some air.
+SITES = 6  # of the job: only the ensemble, which holds one network per site, depends on it much
+# Of a process that has loaded torch, MONAI and FLARE: 0.41 GB as measured on Linux with torch 2.13.0, and a margin.
 PROCESS = 500 * 10**6
 # Convolutions' scratch memory and the allocator's gaps, as a factor on what autograd keeps. Measured on the CPU as the
 # growth of a process over three real steps at 256 px, batch 8: 2.1 for the U-Net, 1.7 for the VGG-11.
@@ -82,14 +82,14 @@ def job_footprint(settings: JobSettings, n_sites: int = SITES) -> Footprint:
 
 
 def activation_bytes(net: nn.Module, images: torch.Tensor) -> int:
-    """What autograd keeps of a training forward pass, and the two gradients at work on the way back.
+    """What autograd keeps of a training forward pass, and the two gradients that the backward pass holds at a time.
 
     Args:
         net: a network; on the `meta` device this costs no memory.
         images: a batch, (B, C, H, W), on the same device.
     """
     own = {p.untyped_storage()._cdata for p in net.parameters()}
-    saved: dict[int, torch.UntypedStorage] = {}  # holds them: a freed storage's address would come again
+    saved: dict[int, torch.UntypedStorage] = {}  # keeps them alive: the address of a freed storage may be used again
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
@@ -104,7 +104,7 @@ def activation_bytes(net: nn.Module, images: torch.Tensor) -> int:
 
 
 def cache_bytes(settings: JobSettings, images: int) -> int:
-    """Decoded images on disk: float32 a channel and a byte a label of each pixel (`fedsm.data.cache`)."""
+    """Decoded images on disk: for each pixel a float32 per channel and a byte per label (`fedsm.data.cache`)."""
     return images * settings.size**2 * (4 * settings.task.channels + len(settings.task.labels))
 
 

@@ -1,4 +1,4 @@
-"""A client's startup kit, as `nvflare provision` makes it: what of it FLARE will read."""
+"""A client's startup kit, as `nvflare provision` makes it: the parts that FLARE reads."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Kit:
         site: the site's name.
         host: the server's host name.
         port: its port.
-        scheme: what is spoken there inside TLS: `http` (FLARE's default), `grpc` or `tcp`.
+        scheme: the protocol inside TLS: `http` (FLARE's default), `grpc` or `tcp`.
         security: `mtls`, `tls` or `clear`.
-        server: the name that the server's certificate must carry; empty: not said.
+        server: the name that the server's certificate must have; empty: not given.
     """
 
     root: Path
@@ -40,7 +40,7 @@ class Kit:
         return self.root / "local"
 
     def policy_file(self, name: str) -> Path:
-        """`local/<name>`, or the default beside it that FLARE takes where there is none."""
+        """`local/<name>`, or the default beside it, which FLARE uses where there is none."""
         own = self.local / name
         return own if own.is_file() else self.local / f"{name}.default"
 
@@ -49,7 +49,7 @@ def load_kit(root: Path) -> Kit:
     """Reads a client's kit.
 
     Raises:
-        UserError: it is none.
+        UserError: the folder is not a client's kit.
     """
     path = root / "startup" / "fed_client.json"
     if not path.is_file() or not (root / "local").is_dir():

@@ -14,12 +14,12 @@ _WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": F
 
 @dataclass(frozen=True)
 class Line:
-    """What one check says.
+    """The result of one check.
 
     Attributes:
         level: PASS, WARN or FAIL.
-        topic: what was looked at, in a word.
-        what: what was seen.
+        topic: what was checked, in one word.
+        what: what was found.
         remedy: what to do about it; with every WARN and FAIL.
     """
 
@@ -30,7 +30,7 @@ class Line:
 
 
 def size_text(count: int) -> str:
-    """Bytes for a person: 0.3 GB, 12 MB."""
+    """A number of bytes as a person reads it: 0.3 GB, 12 MB."""
     return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.0f} MB"
 
 
@@ -38,8 +38,8 @@ def format_lines(lines: list[Line], columns: int = 0) -> str:
     """The lines as an aligned table, remedies below what they are for, and the counts.
 
     Args:
-        lines: what the checks say.
-        columns: longer rows are wrapped; 0: none is.
+        lines: the results of the checks.
+        columns: rows longer than this are wrapped; 0: none is.
     """
     width = max(len(line.topic) for line in lines)
     rows = []

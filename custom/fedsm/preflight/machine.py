@@ -41,7 +41,7 @@ def check_device(kit: Kit, device: torch.device) -> list[Line]:
 
 
 def _promised_gpus(kit: Kit) -> int:
-    """What `num_of_gpus` of the resource manager says; 0 where that cannot be read (another check says so)."""
+    """The resource manager's `num_of_gpus`; 0 where that cannot be read (another check reports it)."""
     try:
         components = read_policy(kit, "resources.json").get("components", [])
         numbers = [c["args"].get("num_of_gpus", 0) for c in components if c.get("id") == "resource_manager"]
@@ -69,7 +69,7 @@ def _compare(topic: str, need: int, free: int, total: int) -> Line:
 
 
 def check_disk(site: SiteSettings, state: int, cache: int) -> list[Line]:
-    """Room for local state, without which a round fails, and for the cache, without which images go to memory.
+    """Space for local state, without which a round fails, and for the cache, without which images go to memory.
 
     Args:
         site: the site's settings.
@@ -94,7 +94,7 @@ def check_disk(site: SiteSettings, state: int, cache: int) -> list[Line]:
 
 
 def check_writing(kit: Kit, site: SiteSettings | None) -> list[Line]:
-    """Whether the folders that a client writes to could be made and written; tries by asking, not by writing."""
+    """Whether the folders that a client writes to could be made and written; it checks rights and writes nothing."""
     folders = {"the kit": kit.root} | ({"state_dir": site.state_dir, "cache_dir": site.cache_dir} if site else {})
     lines = []
     for name, folder in folders.items():

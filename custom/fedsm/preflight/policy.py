@@ -1,4 +1,4 @@
-"""What the site's own rules let a job do: bring its code along, or use what is installed."""
+"""What the site's own rules allow a job: to bring its own code, or to use the installed package."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def read_policy(kit: Kit, name: str) -> dict:
 
 
 def check_code(kit: Kit) -> list[Line]:
-    """Says which way our code may come here: installed (class_allow_list) or inside the job (the right `byoc`)."""
+    """Checks how our code may run here: installed (class_allow_list) or inside the job (the right `byoc`)."""
     try:
         resources, rules = read_policy(kit, "resources.json"), read_policy(kit, "authorization.json")
         permissions = rules["permissions"]
@@ -59,6 +59,6 @@ def _too_wide(resources: dict, allowed: list[str]) -> str | None:
 
 
 def _may_bring(rights: str | dict) -> bool:
-    """Whether a role has the right `byoc`: by itself, or with all others."""
+    """Whether a role has the right `byoc`: given by name, or as one of all rights."""
     value = rights.get("byoc", rights.get("*", "none")) if isinstance(rights, dict) else rights
     return value != "none"

@@ -1,4 +1,4 @@
-"""All that `fedsm site check` looks at, in the order of its table."""
+"""All checks of `fedsm site check`, in the order of its table."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def check_settings(kit: Kit) -> tuple[SiteSettings | None, list[Line]]:
 def check_data(kit: Kit, site: SiteSettings, settings: JobSettings) -> tuple[SiteReport | None, list[Line]]:
     """The data check of `fedsm data check`, by the site's own rules."""
     if not os.access(site.data, os.R_OK | os.X_OK):
-        return None, []  # said already
+        return None, []  # reported already
     task = settings.task
     more = f"fedsm data check {site.data} --task {task.name}"
     if site.rules.patient_pattern is not None:

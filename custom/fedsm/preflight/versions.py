@@ -15,7 +15,7 @@ from fedsm.core.errors import UserError
 from fedsm.preflight.line import Line
 
 _SHOWN = ("fedsm", "nvflare", "torch", "monai", "numpy")
-_MUST_AGREE = ("fedsm", "nvflare")  # the messages are theirs; the rest changes the last digits at most
+_MUST_AGREE = ("fedsm", "nvflare")  # they define the messages; other packages change at most the last digits
 
 
 def versions() -> dict[str, str]:
@@ -33,7 +33,7 @@ def load_versions(path: Path) -> dict[str, str]:
     """Reads what `fedsm site versions` printed at the server.
 
     Raises:
-        UserError: it is something else.
+        UserError: the file holds something else.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -71,9 +71,9 @@ def check_packages() -> list[Line]:
 
 
 def check_against_server(expected: dict[str, str] | None) -> list[Line]:
-    """Compares with the server's versions. FLARE tells a site nothing of them before it has joined."""
+    """Compares with the server's versions. FLARE does not send them to a site before it has joined."""
     if expected is None:
-        what = "not compared: the server does not tell its own before a site has joined"
+        what = "not compared: the server does not show its versions before a site has joined"
         return [Line("WARN", "versions", what, "ask its operator for `fedsm site versions > FILE`; give --expect FILE")]
     here, lines = versions(), []
     for name, version in expected.items():

@@ -1,22 +1,22 @@
-"""How much each site weighs in the pooled covariance, so that no site owns it.
+"""How much each site weighs in the pooled covariance, so that no site dominates it.
 
-What is possible can still be hostile: a site whose descriptors scatter as widely as they can makes every image look
-near to every site. So each site's own covariance C_k = S_k / (n_k - 1) is compared with those of all sites:
+Possible sums can still be hostile: a site whose descriptors scatter as widely as they can makes every image look near
+to every site. So each site's own covariance C_k = S_k / (n_k - 1) is compared with those of all sites:
 
     A_k = U^-1 C_k U^-1                                 U: the usual spread of each number
-    t_k = tr(A_k) / D                                   how wide it is in the mean
-    e_k = lambda_max(A_k)                               how wide it is at most
+    t_k = tr(A_k) / D                                   its mean width
+    e_k = lambda_max(A_k)                               its largest width
     w_k = share_k / n_k, or 0 where t_k > FAR median(t) or e_k > FAR median(e)
 
 share_k is the bounded share of its images (`shares`). U is public for the descriptor `image` (`image_scale`). For
 activations of a network it comes from the sites: U_i^2 = median_k C_k,ii, plus the mean of that over i, because a
 number that hardly varies at most sites says little.
 
-With all w_k = 1 the classes are to the bit those of all images in one place. Honest sites come out so: of the
-synthetic sites, the nuclei and the breast data none is above 2.2 times the median (nuclei: grey microscopes beside a
-colour one). A site that is left out keeps its class: only the covariance is the others'. Left out is also a site whose
-numbers are far larger than the others': differences of such sums are rounding. With fewer than three sites there is no
-majority to go by, and only the shares count.
+With all w_k = 1 the classes are to the bit those of all images pooled. Honest sites pass: of the synthetic sites, the
+nuclei and the breast data none is above 2.2 times the median (nuclei: grey microscopes beside a colour one). A site
+that is left out keeps its class: only the covariance is computed without it. A site whose numbers are far larger than
+the others' is also left out: differences of such sums are rounding errors. With fewer than three sites there is no
+majority, and only the shares count.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TINY = 1e-12
 def covariance_weights(
     sums: dict[str, Tensors], max_share: float, scale: torch.Tensor
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Site -> what each of its images weighs in the pooled covariance; and site -> why it is left out.
+    """Site -> the weight of each of its images in the pooled covariance; and site -> why it is left out.
 
     Args:
         sums: site -> its sums.
@@ -70,7 +70,7 @@ def covariance_weights(
 
 
 def _huge(sums: dict[str, Tensors]) -> list[str]:
-    """The sites of three or more of whose numbers one has a mean square far above the median site's."""
+    """Sites for which some number's mean square is far above the median site's; none with fewer than three sites."""
     if len(sums) < 3:
         return []
     squares = {s: unpack(own["outer"], len(own["sum"])).diagonal() / own["n"] for s, own in sums.items()}

@@ -1,8 +1,8 @@
-"""Numbers that tell where an image comes from.
+"""Numbers that show where an image comes from.
 
     image           statistics of the pixels, without any network: 63 numbers for 3 channels, 14 for 1
     image+random    the same and pooled activations of a fixed random VGG-11: 559 and 510
-    encoder         pooled activations of the trained global U-Net's encoder: two a channel, 992 for the default one
+    encoder         pooled activations of the trained global U-Net's encoder: two per channel, 992 for the default one
 
 `image`, for an image of C channels: mean, standard deviation and seven quantiles of each channel; seven quantiles of
 each channel's share of the brightness (chromaticity, where C > 1); log energy of five band-pass levels of each
@@ -23,7 +23,7 @@ from fedsm.core.tensors import Tensors
 from fedsm.selectors.network_features import encoder_features, encoder_length, random_features
 from fedsm.selectors.quantiles import values_at
 
-# A super model holds the number of its descriptor in this list: it may only grow at its end.
+# A super model stores the index of its descriptor in this list: new ones may only be added at the end.
 DESCRIPTORS = (IMAGE, IMAGE_RANDOM, ENCODER) = ("image", "image+random", "encoder")
 _QUANTILES = (0.02, 0.1, 0.25, 0.5, 0.75, 0.9, 0.98)
 _LEVELS = 5
@@ -36,7 +36,7 @@ def build_descriptor(name: str, settings: JobSettings, encoder: Tensors) -> Call
     Args:
         name: one of `DESCRIPTORS`.
         settings: the job's settings.
-        encoder: weights of the encoder (see `encoder_weights`), where the descriptor is that; else unused.
+        encoder: weights of the encoder (see `encoder_weights`) for the descriptor `encoder`; otherwise unused.
     """
     if name == ENCODER:
         return encoder_features(settings.task, encoder)
@@ -47,7 +47,7 @@ def build_descriptor(name: str, settings: JobSettings, encoder: Tensors) -> Call
 
 
 def descriptor_values(name: str, settings: JobSettings) -> list[Any]:
-    """Plain values that tell a descriptor from any other, apart from the weights of an encoder."""
+    """Plain values that identify a descriptor, apart from the weights of an encoder."""
     if name == ENCODER:
         task = settings.task.to_dict()
         return [name, settings.task.channels, list(settings.task.labels), task["unet"]]
@@ -69,9 +69,9 @@ def descriptor_length(channels: int) -> int:
 
 
 def image_scale(channels: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """A usual centre of `image` and a usual spread over images of all sites, number by number.
+    """The usual mean and the usual spread of each number of `image`, over images of all sites.
 
-    Constants from the synthetic sites, no hospital's data; they need only be of the right size.
+    Constants from the synthetic sites, not from any hospital's data; the right order of magnitude is enough.
     """
     groups = [(channels, 0.35, 0.15), (channels, 0.15, 0.06), (channels * len(_QUANTILES), 0.35, 0.17)]
     if channels > 1:

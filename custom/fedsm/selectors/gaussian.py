@@ -36,7 +36,7 @@ def gaussian_classes(sums: list[Tensors], weights: list[float] | None = None) ->
 
     Args:
         sums: each site's.
-        weights: what a site's images weigh in the covariance (`covariance_weights`); None: each image 1.
+        weights: the weight of a site's images in the covariance (`covariance_weights`); None: each image 1.
 
     Returns:
         `means` (K, D), `deviation` (D,), `correlation` (D, D), all float64.
@@ -49,12 +49,12 @@ def gaussian_classes(sums: list[Tensors], weights: list[float] | None = None) ->
     scatter = torch.zeros(size, size, dtype=torch.float64)
     squares = torch.zeros(size, dtype=torch.float64)
     for s, weight in zip(sums, weights, strict=True):
-        if weight:  # what is left out may be too large to be multiplied by 0
+        if weight:  # sums that are left out may overflow, and 0 times infinity is NaN
             scatter += weight * scatter_of(s)
             squares += weight * unpack(s["outer"], size).diagonal() / count
     covariance = scatter / max(1.0, count - sum(weights))
-    # A descriptor that never varies (an empty channel, a dead unit) tells nothing: a huge deviation switches it off.
-    # Relative to its size, too: what float32 and the difference of two sums leave of a constant is not exactly zero.
+    # A descriptor that never varies (an empty channel, a dead unit) says nothing: a huge deviation switches it off.
+    # Also relative to its size: the variance of a constant, a difference of two sums in float32, is not exactly 0.
     variance = covariance.diagonal()
     varies = variance > _TINY * squares.clamp(min=1)
     deviation = torch.where(varies, variance.clamp(min=_TINY).sqrt(), 1e6)
@@ -64,12 +64,12 @@ def gaussian_classes(sums: list[Tensors], weights: list[float] | None = None) ->
 
 
 def classes_of(sums: dict[str, Tensors], sites: list[str], weights: dict[str, float]) -> Tensors:
-    """The Gaussian classes of the sites; one without sums has a mean that no image is near.
+    """The Gaussian classes of the sites; the class of a site without sums has a mean far from every image.
 
     Args:
         sums: site -> its sums.
         sites: all sites, in index order.
-        weights: site -> what its images weigh in the covariance.
+        weights: site -> the weight of its images in the covariance.
     """
     known = [s for s in sites if s in sums]
     classes = gaussian_classes([sums[s] for s in known], [weights[s] for s in known])
@@ -94,8 +94,8 @@ def sums_by_site(flat: Tensors) -> dict[str, Tensors]:
 
 
 def positive(matrix: torch.Tensor, least: float) -> torch.Tensor:
-    """The matrix itself, or where it is no covariance (sums with noise in them, or rubbish) the nearest one whose
-    eigenvalues are at least `least`: one site's sums must not take the selector from all."""
+    """The matrix itself; if it is no covariance (sums with noise, or invalid ones), the nearest matrix whose
+    eigenvalues are at least `least`: one site's sums must not break the selector for all."""
     if torch.linalg.cholesky_ex(matrix).info == 0:
         return matrix
     values, vectors = torch.linalg.eigh(matrix)
@@ -153,16 +153,16 @@ class StatisticsSelector:
         """(B, C, H, W) images to (B, K) squared Mahalanobis distances to the sites."""
         return self.distances_of(self.describe(images))
 
-    def judge(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Probabilities (B, K) and the Mahalanobis distance (B,) to the nearest site: how foreign an image is."""
+    def probabilities_and_distance(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Probabilities (B, K) and the Mahalanobis distance (B,) to the nearest site: how unusual an image is."""
         squared = self.distances(images)
         return (-squared / 2).softmax(dim=1).float(), squared.amin(1).clamp(min=0).sqrt().float()
 
     def probabilities(self, images: torch.Tensor) -> torch.Tensor:
         """(B, C, H, W) images to (B, K) probabilities of the sites, on the CPU."""
-        return self.judge(images)[0]
+        return self.probabilities_and_distance(images)[0]
 
     def features(self, images: torch.Tensor) -> torch.Tensor:
-        """(B, C, H, W) images to (B, D), whitened: there the Mahalanobis distance is the plain one."""
+        """(B, C, H, W) images to (B, D) whitened features, whose Euclidean distance is the Mahalanobis distance."""
         whitened: torch.Tensor = ((self.describe(images) - self._means[0]) / self._deviation) @ self._whiten.T
         return whitened

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 GLOBAL = "global"
-# A selector class says by its `rule` how its probabilities are to be read at inference:
+# A selector class sets in its `rule` how its probabilities are used at inference:
 THRESHOLD = "threshold"  # (B, K): Algorithm 2 with a threshold gamma
 DIRECT = "direct"  # (B, K + 1): the most probable model, 0 is the global one; no threshold (FedSM-extra)
 MIXTURE = "mixture"  # (B, K + 1): the mixture sum_m yhat_m h_m of all models, 0 is the global one (ensemble)
@@ -19,7 +19,7 @@ def personal(site: str) -> str:
 def select(probabilities: torch.Tensor, gamma: float) -> torch.Tensor:
     """Chooses a model for each image.
 
-    If max(yhat) > gamma the personal model argmax(yhat), else the global one. gamma = 0 never takes the global
+    If max(yhat) > gamma the personal model argmax(yhat), otherwise the global one. gamma = 0 never takes the global
     model, gamma = 1 always does.
 
     Args:
@@ -36,7 +36,7 @@ def select(probabilities: torch.Tensor, gamma: float) -> torch.Tensor:
 def blend(probabilities: torch.Tensor, gamma: float) -> torch.Tensor:
     """Soft selection: the two most probable personal models share an image, in proportion to yhat.
 
-    Where Algorithm 2 would take the global model, so does this.
+    Where Algorithm 2 would take the global model, it gets the whole weight.
 
     Args:
         probabilities: (B, K) yhat of the selector.
@@ -55,7 +55,7 @@ def blend(probabilities: torch.Tensor, gamma: float) -> torch.Tensor:
 
 
 def mix(weights: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-    """The mixture of the models' probabilities. A model whose output is no number says 0: no structure.
+    """The mixture of the models' probabilities. A NaN in a model's output counts as probability 0.
 
     Args:
         weights: (B, M) weights of the models.

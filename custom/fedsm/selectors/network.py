@@ -46,17 +46,17 @@ class NetworkSelector:
 
     @torch.no_grad()
     def probabilities(self, images: torch.Tensor) -> torch.Tensor:
-        """(B, C, H, W) images to (B, K) probabilities of the sites, on the CPU; those of outputs before them first."""
+        """(B, C, H, W) images to probabilities of all outputs, on the CPU; the sites' begin at `output_offset`."""
         logits: torch.Tensor = self.net(images)
         return logits.softmax(dim=1).cpu()
 
-    def judge(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The probabilities, and None: a trained network cannot say how foreign an image is."""
+    def probabilities_and_distance(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The probabilities, and None: a trained network gives no distance."""
         return self.probabilities(images), None
 
     @torch.no_grad()
     def features(self, images: torch.Tensor) -> torch.Tensor:
-        """(B, C, H, W) images to (B, F), what the network's last layer sees, on the CPU."""
+        """(B, C, H, W) images to (B, F), the input of the network's last layer, on the CPU."""
         seen: torch.Tensor = self.net.head[:-1](self.net.features(images))
         return seen.cpu()
 

@@ -1,4 +1,4 @@
-"""Pooled activations of a network as numbers that tell where an image comes from.
+"""Pooled activations of a network, as numbers that show where an image comes from.
 
 For a level of c channels: mean and standard deviation over the pixels of each, so 2 c numbers.
 """
@@ -27,8 +27,8 @@ class PooledFeatures:
     """Mean and deviation of the channels after each level of a network.
 
     Args:
-        levels: the network in pieces, each fed with what the one before gave.
-        length: how many numbers that gives.
+        levels: the network in parts; each gets the output of the part before it.
+        length: the number of features.
     """
 
     def __init__(self, levels: Iterable[nn.Module], length: int):
@@ -41,7 +41,7 @@ class PooledFeatures:
         self._levels.to(images.device)
         parts = []
         x = images.float()
-        # TF32 has three digits: sites with and without it would differ by their machines.
+        # TF32 has three digits: the same image would give different numbers on machines with and without it.
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
             for level in self._levels:
                 x = level(x)
@@ -56,7 +56,7 @@ def random_features(channels: int, seed: int) -> PooledFeatures:
     The weights come from numpy's legacy generator, whose stream is frozen and whose uniform numbers need no
     mathematics library: they are the same to the bit on every machine. Torch promises neither.
     """
-    with torch.device("meta"):  # weights are drawn below: torch's generator is left alone
+    with torch.device("meta"):  # weights are drawn below: torch's generator must not change
         plan = VGG11(channels, classes=1, width=_WIDTH).features
     draw = np.random.RandomState(seed % 2**32)
     levels: list[list[nn.Module]] = [[]]
@@ -82,7 +82,7 @@ def encoder_features(task: TaskSettings, weights: Tensors) -> PooledFeatures:
 
 
 def encoder_length(task: TaskSettings) -> int:
-    """How many numbers the encoder of a task's U-Net gives: two a channel."""
+    """How many numbers the encoder of a task's U-Net gives: two per channel."""
     levels: list[Any] = [*_levels(_empty_unet(task))]
     return 2 * sum(int(level.out_channels) for level in levels)
 
@@ -95,13 +95,13 @@ def encoder_weights(task: TaskSettings, weights: Tensors) -> Tensors:
 
 
 def _empty_unet(task: TaskSettings) -> UNet:
-    """A U-Net without weights, of which none were drawn."""
+    """A U-Net without weights, so that none are drawn at random."""
     with torch.device("meta"):
         return build_unet(task)
 
 
 def _levels(net: UNet) -> list[nn.Module]:
-    """The encoder's blocks from the image to the bottom. A level of MONAI's U-Net is (down, what is below, up)."""
+    """The encoder's blocks from the image to the bottom. A level of MONAI's U-Net is (down, lower levels, up)."""
     levels: list[nn.Module] = []
     rest: Any = net.model
     while hasattr(rest[1] if isinstance(rest, nn.Sequential) else None, "submodule"):

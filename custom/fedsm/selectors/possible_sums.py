@@ -1,14 +1,14 @@
-"""Whether a site's sums can be sums of n real descriptors at all. They come from outside: nothing is believed.
+"""Whether a site's sums can be sums of n real descriptors at all. They come from outside, so they are checked.
 
 With d in [a, b] for every image, mean mu = s / n and scatter S = Q - s s^T / n:
 
     a <= mu <= b                                        every number's public range (`image_range`)
-    S_ii / n <= (b - a)^2 / 4                           Popoviciu: half of the images at either end
+    S_ii / n <= (b - a)^2 / 4                           Popoviciu: the limit is half of the images at each end
     S is positive semidefinite                          so |s_i| <= sqrt(n Q_ii), and correlations are in [-1, 1]
 
 up to rounding: S is the difference of two large sums, in float64, or in float32 where a filter made it so. Only the
-descriptor `image` has a public range; activations of a network have none that would be of use. There the sums of the
-others are the measure: see `covariance_weights`.
+descriptor `image` has a public range; activations of a network have no useful one. Their sums are compared with those
+of the other sites: see `covariance_weights`.
 
 Private sums (`private_sums`) are brought into the same bounds before they leave the site.
 """
@@ -23,7 +23,7 @@ from fedsm.core.tensors import Tensors
 from fedsm.selectors.gaussian import pack, scatter_of, unpack
 
 _SLACK = 1e-3  # of a number's range: GPUs and CPUs round differently
-_ROUNDING = 1e-6  # of Q, for each number's square root: what float32 may have left of an exact sum
+_ROUNDING = 1e-6  # of Q, for each number's square root: the rounding error of float32
 Range = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -81,7 +81,7 @@ def made_possible(sums: Tensors, bounds: Range) -> Tensors:
     most = (high - low).square() / 4
     variance = covariance.diagonal()
     shrink = torch.where(variance > most, (most / variance.clamp(min=1e-300)).sqrt(), 1.0)
-    if (inside - mean).abs().max() < 1e-9 and shrink.min() > 1 - 1e-9:  # what was brought back before stays
+    if (inside - mean).abs().max() < 1e-9 and shrink.min() > 1 - 1e-9:  # within the bounds already
         return sums
     covariance = covariance * torch.outer(shrink, shrink)
     return {"n": n, "sum": n * inside, "outer": pack(n * (covariance + torch.outer(inside, inside)))}

@@ -8,16 +8,16 @@ this is done where the descriptors are, not in a FLARE filter. With d(x) the des
     w  = (u / C, vec(u u^T) / C^2)              vec keeps the norm: off-diagonal entries once, times sqrt 2
     W  = sum_images w + N(0, sigma^2 I)
 
-Neighbours are two sites of which one image differs (their number n is known: it leaves with every answer). For
+Neighbours are two data sets that differ in one image (their number n is known: it is part of every answer). For
 |u|, |v| <= C at an angle with cosine t, |w - w'|^2 <= 2 - 2t + 2 - 2t^2, at most 9/2 where t = -1/2: the L2
 sensitivity is 3 / sqrt 2. sigma is the smallest that gives (epsilon, delta), by the analytic Gaussian mechanism
 (Balle and Wang, "Improving the Gaussian Mechanism for Differential Privacy", ICML 2018), good for every epsilon > 0.
 
 What is left is postprocessing, which costs no privacy. The noise on the covariance is a symmetric Gaussian matrix whose
-largest eigenvalue is near `edge` (Wigner): an eigenvalue below that tells nothing and becomes min(edge, 1), where 1 is
+largest eigenvalue is near `edge` (Wigner): an eigenvalue below that says nothing and becomes min(edge, 1), where 1 is
 the usual variance. So the covariance is positive definite at any epsilon. The sums go back to the units of d(x), where
-what the noise drove beyond the possible (`possible_sums`) is brought back, and the server need not know that they are
-private.
+values that the noise made impossible (`possible_sums`) are moved back into their bounds. The server need not know that
+they are private.
 
 (epsilon, delta) is that of these sums alone: weights, losses and scores leave the site beside them. Releases add up
 (basic composition): their sum of epsilon stays within the site's budget, in this run and all later ones.
@@ -54,14 +54,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StatisticsPrivacy:
-    """What a site asks for.
+    """The privacy that a site asks for.
 
     Attributes:
         epsilon: the privacy loss, at most 100.
         delta: the probability beyond which it holds; well below 1 / images.
         clip: C, the largest norm of one image's scaled descriptor. A small one needs less noise: of 3, 4, 6, 8
             and 12 the first two did best on the synthetic sites, where the norm is 13 to 17 in the middle.
-        budget: the most that epsilon of all releases together may be; None: one release.
+        budget: limit on the sum of epsilon over all releases; None: one release.
     """
 
     epsilon: float
@@ -100,13 +100,13 @@ def _normal(x: float) -> float:
 class PrivateSums:
     """Makes a site's private sums, and the same ones again when asked again.
 
-    New noise on the same images would be a second look at them: what was sent is kept in a folder of the site and sent
+    New noise on the same images would reveal more about them. So what was sent is kept in a folder of the site and sent
     again, in this run and later ones, as long as the images and the settings are the same. The files in this folder
-    are also the record of what was spent: each is written before its sums are sent, and says its epsilon.
+    are also the record of the budget spent: each is written before its sums are sent, and holds its epsilon.
 
     Args:
-        privacy: what the site asks for.
-        folder: where what was sent is kept.
+        privacy: the privacy that the site asks for.
+        folder: where the sums that were sent are kept.
         site: named in errors.
     """
 
@@ -117,7 +117,7 @@ class PrivateSums:
         self._site = site
 
     def report(self) -> dict[str, Any]:
-        """What the results say. `releases`: how many different sums the site has sent so far; the loss adds up."""
+        """For results.json. `releases`: how many different sums the site has sent so far; their losses add up."""
         p = self.privacy
         numbers = {"epsilon": p.epsilon, "delta": p.delta, "sigma": self.sigma, "clip": p.clip, "budget": p.total}
         return numbers | {"releases": len(self._kept())}
@@ -155,7 +155,7 @@ class PrivateSums:
                     public=message,
                 )
             sums = made_possible(self._release(rows, *image_scale(channels)), bounds)
-            # Before it is sent: a site that dies in between must not draw again.
+            # Before it is sent: a site that is killed in between must not draw new noise.
             write_bytes(kept, save(sums, {"epsilon": repr(p.epsilon), "delta": repr(p.delta)}))
         log.info("site %r: new private sums for the server, epsilon %g of %g", self._site, spent + p.epsilon, p.total)
         return sums
@@ -178,7 +178,7 @@ class PrivateSums:
             ) from e
 
     def _epsilon(self, kept: Path) -> float:
-        """What a release cost; one that does not say counts as the next one will."""
+        """The epsilon of a release; a file that does not hold it counts with the present epsilon."""
         try:
             with safe_open(kept, "pt") as file:
                 return float((file.metadata() or {})["epsilon"])
@@ -214,7 +214,7 @@ def _weights(size: int) -> torch.Tensor:
 
 
 def _without_noise(covariance: torch.Tensor, edge: float) -> torch.Tensor:
-    """The covariance with the eigenvalues that the noise drowns replaced by a floor."""
+    """The covariance in which eigenvalues below the noise are replaced by a floor."""
     values, vectors = torch.linalg.eigh(covariance)
     values = torch.where(values > edge, values, min(edge, 1.0))
     projected: torch.Tensor = (vectors * values) @ vectors.T

@@ -1,6 +1,6 @@
-"""Values at given places of the sorted pixels, without sorting: at 256 px sorting costs as much as a U-Net.
+"""Values at given positions of the sorted pixels, without sorting: at 256 px sorting costs as much as a U-Net.
 
-A histogram says in which bin each place lies, and only the pixels of these bins are ordered. The result is that of
+A histogram shows in which bin each position lies, and only the pixels of these bins are sorted. The result is that of
 sorting, to the bit.
 """
 
@@ -25,13 +25,13 @@ def values_at(values: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
 
 
 def _values_at(row: np.ndarray, places: np.ndarray) -> np.ndarray:
-    # Monotone whatever the values, as long as they are clipped before they become whole numbers.
+    # The bin number is monotone for any values, as long as they are clipped before they become whole numbers.
     bins = np.clip(row * np.float32(_BINS - 1), 0, _BINS - 1).astype(np.int16)
     counts = np.bincount(bins, minlength=_BINS)
     held = np.searchsorted(counts.cumsum(), places, side="right")
     asked = np.zeros(_BINS, bool)
     asked[held] = True
-    left_out = np.where(asked, 0, counts).cumsum()  # pixels in bins below that nobody asks for
+    left_out = np.where(asked, 0, counts).cumsum()  # pixels in lower bins that were not asked for
     within = places - left_out[held]
     quantiles: np.ndarray = np.partition(row[asked[bins]], within)[within]
     return quantiles

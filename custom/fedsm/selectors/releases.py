@@ -1,15 +1,14 @@
-"""The sums that left a site, written down at the site.
+"""A list, kept at the site, of the sums that were sent from it.
 
 Sums over different choices of images, or of different descriptors, can be solved for single images if there are enough
-of them. So a site keeps a list of what it sent: the same sums may go again as often as anybody asks, different ones
-only up to a number that the site sets. The list outlives runs and restarts, and nothing in a job can shorten it.
+of them. So a site keeps a list of what it sent: the same sums may be sent again as often as a job asks, different ones
+only up to a number that the site sets. The list stays across runs and restarts, and nothing in a job can shorten it.
 
-Data grow: the sums before and after one image was added differ by that image. So the list also says which images and
-patients each release was of, as digests with a salt of the site's own. The images of all releases fall into groups by
-the releases that they are part of, and whatever anybody adds and subtracts, the result is over whole groups: unions
-and differences of any number of releases. A release that would leave a group of fewer than `least` patients is refused.
-An image is told by its file's content, and once more by its name: all files written anew, or all renamed, with one
-more among them, are still the images of before and one more.
+Data grow: the sums before and after one image was added differ by that image. So the list also holds the images and
+patients of each release, as digests with a salt of the site's own. The images of all releases fall into groups by the
+releases that they are part of. However releases are added and subtracted, the result is over whole groups. A release
+that would leave a group of fewer than `least` patients is refused. Images are compared by their file's content, and
+once more by its name: if all files are written anew, or all renamed, and one is added, that one is still found.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def exact_sums(rows: torch.Tensor) -> Tensors:
 class SumsKey:
     """A digest of all that determines sums: the images, one after the other, and the descriptor.
 
-    Not of the sums themselves: another batch size or machine rounds them differently, and gives nothing away by it.
+    Not of the sums themselves: another batch size or machine rounds them differently, which reveals nothing new.
 
     Args:
         descriptor: plain values that say which descriptor it is.
@@ -71,7 +70,7 @@ class SumsKey:
             self._add(tensor)
 
     def see(self, images: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
-        """Hands batches of images on, and takes each into the digest."""
+        """Yields the batches of images and adds each to the digest."""
         for number, batch in enumerate(images):
             if number == 0:  # all have one shape; how they are cut into batches does not matter
                 self._digest.update(f"{tuple(batch.shape[1:])}".encode())
@@ -94,7 +93,7 @@ class Releases:
         site: named in errors.
         most: how many different sums may leave.
         files: the images that the sums are over, each with its patient.
-        least: patients that a group of images must be of which the sums, with earlier ones, tell apart from the rest.
+        least: the fewest patients of any group of images that could be separated with these and earlier sums.
     """
 
     def __init__(
@@ -105,7 +104,7 @@ class Releases:
         self._files, self._least = files or [], least
 
     def __call__(self, rows: torch.Tensor, channels: int, key: str) -> Tensors:
-        """(N, D) descriptors to sums; `key` names what they are of.
+        """(N, D) descriptors to sums; `key` is the digest of images and descriptor (`SumsKey`).
 
         Raises:
             UserError: too many different sums have left the site, these differ from earlier ones by a few patients, or
@@ -157,7 +156,7 @@ class Releases:
         return rows
 
     def _check_groups(self, releases: list[list[list[str]]]) -> None:
-        """Refuses the last of these releases if, with the others, it tells a few patients from the rest.
+        """Refuses the last of these releases if, with the others, it would separate a few patients from the rest.
 
         Raises:
             UserError: with the remedy.
@@ -199,8 +198,8 @@ def _smallest_group(releases: list[list[list[str]]], column: int) -> int | None:
     """The fewest patients of any group of images that are part of the same releases; None where there are no images.
 
     Args:
-        releases: of each release the digests of its files, the patient's last.
-        column: which digest an image is told by.
+        releases: for each release the digests of its files; the last digest of a file is the patient's.
+        column: the digest by which images are compared.
     """
     parts: dict[tuple[str, int], set[int]] = {}  # image -> the releases that it is part of
     patient_of: dict[tuple[str, int], str] = {}
@@ -219,10 +218,10 @@ def _smallest_group(releases: list[list[list[str]]], column: int) -> int | None:
 
 @contextlib.contextmanager
 def locked(path: Path, site: str) -> Iterator[None]:
-    """Waits until no other process is between reading and writing; the system frees the lock of one that dies.
+    """Waits until no other process is between reading and writing; the system frees the lock of a killed process.
 
     Raises:
-        UserError: there are no locks here, so two processes could both spend what is left.
+        UserError: the file cannot be locked, so two processes could both use the rest of the budget.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with contextlib.ExitStack() as stack:

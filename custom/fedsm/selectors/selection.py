@@ -1,4 +1,4 @@
-"""What a selector's probabilities mean for an image: a model, or the weights of several."""
+"""From a selector's probabilities to a model for each image, or to the weights of several models."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from fedsm.selectors.inference import MIXTURE, THRESHOLD, blend, select
 
 
 class Selection(NamedTuple):
-    """What the selector says of a batch; `yhat` and `distance` are None where it says nothing of the kind.
+    """The selector's result for a batch; `yhat` and `distance` are None where it has none.
 
     Attributes:
         choices: (B,) the model of each image: 0 is the global one, k + 1 the personal one of site k. For a mixture
             its heaviest part.
         yhat: (B, K) probabilities of the sites; (B, K + 1) for FedSM-extra and ensemble, the global model first.
-        distance: (B,) Mahalanobis distance to the nearest site's images: how foreign an image is (`statistics`).
+        distance: (B,) Mahalanobis distance to the nearest site's images: how unusual an image is (`statistics`).
     """
 
     choices: torch.Tensor
@@ -34,7 +34,7 @@ def choose(yhat: torch.Tensor, rule: str, gamma: float | None) -> torch.Tensor:
 
 
 def weights_of(selection: Selection, models: int, rule: str | None, gamma: float | None, soft: bool) -> torch.Tensor:
-    """(B, models) weights that sum to 1: one model an image, or those of a mixture or of soft selection."""
+    """(B, models) weights that sum to 1: one model per image, or those of a mixture or of soft selection."""
     if rule == MIXTURE:
         assert selection.yhat is not None
         return selection.yhat

@@ -1,4 +1,4 @@
-"""The server's memory on disk: whole or not at all.
+"""The server's checkpoints: each is written whole or not at all.
 
     checkpoints/
       round_000007.json            what the run was after round 7, and which files hold its tensors
@@ -6,7 +6,7 @@
 
 Weight files are written first and never changed; the JSON that names them is put in place last, in one rename. So
 whenever the process is killed, the newest JSON is complete. The best model of a track is a weight file of an earlier
-round that stays because it is named. Which rounds stay says `fedsm.core.rounds`: the newest, and one from before
+round that stays because it is named. `fedsm.core.rounds` decides which rounds stay: the newest, and one from before
 the norm guard's window, to go back to (`--from-round`).
 """
 
@@ -62,7 +62,7 @@ class Checkpoints:
                 self.save_weights(names[stem], tensors)
             write_json(self._manifest(number), {"round": number, "files": names} | state)
         except (OSError, SafetensorError) as e:
-            self._clean(self._manifests())  # half a checkpoint on a full disk is in the way
+            self._clean(self._manifests())  # half a checkpoint would only take space on a full disk
             last = self._manifests()[-1:]
             kept = f"the last good one is {last[0]}" if last else "there is none yet"
             raise UserError(f"the checkpoint of round {number} cannot be written ({e}): make room; {kept}") from e
@@ -85,7 +85,7 @@ class Checkpoints:
             number: the round; default: the newest.
 
         Raises:
-            UserError: there is none of that round, it cannot be read, or it names what cannot be a name.
+            UserError: there is none of that round, it cannot be read, or a name in it is invalid.
         """
         manifests = self._manifests()
         if not manifests:
@@ -139,7 +139,7 @@ class Checkpoints:
         return below(self.folder, self._weights / name)
 
     def adopt(self, other: Checkpoints, number: int | None = None) -> None:
-        """Takes over another run's checkpoints up to a round, so that this run can go on from it and outlive it.
+        """Copies another run's checkpoints up to a round, so that this run can go on from them without that run.
 
         Later ones, which a run that goes back leaves behind, are dropped when this run has written its own.
 
@@ -199,7 +199,7 @@ class Checkpoints:
         try:
             needed = set().union(*(named(json.loads(p.read_text())) for p in manifests))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return  # somebody may repair it, and needs its weights then
+            return  # a person may repair it, and will need its weights
         partial = self.folder.glob(f"*{PARTIAL}")
         for path in [*partial, *(p for p in self._weights.glob("*") if p.name not in needed)]:
             path.unlink()

@@ -1,4 +1,4 @@
-"""What a checkpoint's JSON may say before anything is done with it: its names become files here and at the sites."""
+"""Checks a checkpoint's JSON before it is used: its names become file names here and at the sites."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def check_state(state: Any, path: Path) -> dict:
         path: the JSON, for the message.
 
     Raises:
-        UserError: incomplete, or a run id, site, model or file name that cannot be.
+        UserError: incomplete, or an invalid run id, site, model or file name.
     """
     where = f"checkpoint {path}"
     try:
@@ -25,14 +25,14 @@ def check_state(state: Any, path: Path) -> dict:
         best = state.get("best", {})
         names = [*files, *files.values(), *best, *(entry["file"] for entry in best.values())]
         record = state.get("record")
-        told = record and (record["run_id"], record["sites"], record.get("forgotten", []))
+        names_of_run = record and (record["run_id"], record["sites"], record.get("forgotten", []))
     except (KeyError, TypeError, AttributeError) as e:
         raise UserError(f"{where} is incomplete ({e!r}); remove it to go on from the one before") from e
     if not isinstance(number, int) or isinstance(number, bool) or number < 0:
         raise UserError(f"{where}: round {number!r} is no number; remove it to go on from the one before")
     check_plain_names(names, where, "file name")
-    if told:
-        run_id, sites, forgotten = told
+    if names_of_run:
+        run_id, sites, forgotten = names_of_run
         check_run_id(run_id, where)
         check_site_names(sites, where)
         check_site_names(forgotten, where)

@@ -1,7 +1,7 @@
 """Where a run's checkpoints live on the server's disk.
 
-In the simulator: in the job's own folder, which `fedsm run` collects. On a federation FLARE packs that folder away when
-a job ends and leaves it behind when the server is killed; so there they live beside the jobs and outlive them:
+In the simulator they are in the job's own folder, which `fedsm run` collects. On a federation FLARE packs that folder
+away when a job ends, and leaves it behind when the server is killed. There they are kept outside the jobs' folders:
 
     <server's workspace>/fedsm_runs/<job id>/checkpoints/  accepted.jsonl  owner.json
 
@@ -41,14 +41,14 @@ def checkpoint_dir(root: Path, run_folder: Path, job_id: str, submitter: Submitt
     if job_id == SIMULATED_JOB or submitter is None:
         run_folder.mkdir(parents=True, exist_ok=True)
         return run_folder
-    place = _kept(root, job_id)
-    place.mkdir(parents=True, exist_ok=True)
-    write_owner(place, submitter)
-    return place
+    folder = _kept(root, job_id)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_owner(folder, submitter)
+    return folder
 
 
 def checkpoints_of(resume_from: str, root: Path, submitter: Submitter | None) -> Path:
-    """The `checkpoints` folder that a job is to go on from: the one of the first of the jobs named that left one.
+    """The `checkpoints` folder to go on from: that of the first of the named jobs that left a checkpoint.
 
     Args:
         resume_from: `job:` and the ids; in the simulator also a path.
@@ -64,22 +64,22 @@ def checkpoints_of(resume_from: str, root: Path, submitter: Submitter | None) ->
         return Path(resume_from)
     ids = [check_job_id(name, "resume") for name in resume_from.removeprefix(_EARLIER_JOBS).split(",")]
     for name in ids:
-        place = _kept(root, name)
-        if not list((place / FOLDER).glob("round_*.json")):
+        folder = _kept(root, name)
+        if not list((folder / FOLDER).glob("round_*.json")):
             continue
         if submitter is not None:
-            check_owner(place, submitter)
-        below(place, place / FOLDER)
-        return place / FOLDER
+            check_owner(folder, submitter)
+        below(folder, folder / FOLDER)
+        return folder / FOLDER
     raise UserError(f"the server keeps no checkpoint of job {ids[0]}; start the run again")
 
 
-def hand_over(place: Path, run_folder: Path) -> None:
-    """Puts what is kept into the job's folder, which FLARE hands to whoever downloads the job; links, not copies."""
-    if place == run_folder:
+def hand_over(folder: Path, run_folder: Path) -> None:
+    """Links the kept files into the job's folder, so that they are part of what a user downloads from FLARE."""
+    if folder == run_folder:
         return
-    for path in (p for p in place.rglob("*") if p.is_file() and not p.is_symlink() and p.name != OWNER):
-        target = run_folder / path.relative_to(place)
+    for path in (p for p in folder.rglob("*") if p.is_file() and not p.is_symlink() and p.name != OWNER):
+        target = run_folder / path.relative_to(folder)
         below(run_folder, target.parent / "file")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.unlink(missing_ok=True)
@@ -89,22 +89,22 @@ def hand_over(place: Path, run_folder: Path) -> None:
             shutil.copyfile(path, target)
 
 
-def remove_earlier(earlier: Path, place: Path, root: Path, submitter: Submitter | None) -> None:
+def remove_earlier(earlier: Path, folder: Path, root: Path, submitter: Submitter | None) -> None:
     """Removes the folder of an earlier job of the same user, once this one has taken over its checkpoint."""
     old = earlier.parent
-    if submitter is None or old.parent != root / RUNS or old == place:
+    if submitter is None or old.parent != root / RUNS or old == folder:
         return
-    if owns(old, submitter) and list((place / FOLDER).glob("round_*.json")):
+    if owns(old, submitter) and list((folder / FOLDER).glob("round_*.json")):
         shutil.rmtree(_kept(root, old.name), ignore_errors=True)
 
 
 def _kept(root: Path, job_id: str) -> Path:
-    """Where a job's checkpoints outlive it.
+    """The folder in which a job's checkpoints stay after its end.
 
     Raises:
-        UserError: no job's id, or a link.
+        UserError: not the id of a job, or the folder is a link.
     """
-    place = root / RUNS / check_job_id(job_id, "the server's workspace")
-    if place.is_symlink():
-        raise UserError(f"job {job_id}: {place} is a link; the server's operator should remove it")
-    return place
+    folder = root / RUNS / check_job_id(job_id, "the server's workspace")
+    if folder.is_symlink():
+        raise UserError(f"job {job_id}: {folder} is a link; the server's operator should remove it")
+    return folder

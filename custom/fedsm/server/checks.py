@@ -1,4 +1,4 @@
-"""What is wrong with the plain values of a site's answer. They come from outside: nothing about them is believed."""
+"""What is wrong with the plain values of a site's answer. They come from outside, so every value is checked."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Refused(Exception):
 
 
 def known_meta(meta: dict) -> dict:
-    """The part of a meta that is ours; filters add theirs, and what nobody reads is not kept."""
+    """The entries of a meta that we read; filters add others, which are dropped."""
     return {key: meta[key] for key in _META if key in meta}
 
 
@@ -38,7 +38,7 @@ def most_bytes(templates: dict[str, Tensors]) -> int:
 
 
 def most_message(tracks: dict[str, ServerTrack]) -> int:
-    """The most bytes of any message of a job: its largest answer, should all of it come in one, and plain values."""
+    """The most bytes of any message of a job: its largest answer, if it comes in one message, and plain values."""
     return MOST_PLAIN_MESSAGE + max(most_bytes(templates_of(task, tracks)) for task in TASKS)
 
 
@@ -65,7 +65,7 @@ def losses_problem(losses: Any, playing: dict[str, ServerTrack]) -> str | None:
 
 
 def reports_problem(reports: Any, playing: dict[str, ServerTrack], images: int) -> str | None:
-    """What is wrong with the validation reports of a site that has so many validation images."""
+    """What is wrong with a site's validation reports; `images` is its number of validation images."""
     if not isinstance(reports, dict) or set(reports) - set(playing):
         return "validation reports are malformed"
     for name, report in reports.items():
@@ -89,7 +89,7 @@ def templates_of(task: str, tracks: dict[str, ServerTrack]) -> dict[str, Tensors
 
 
 def privacy_problem(report: Any) -> str | None:
-    """What is wrong with what a site says of its private statistics (`PrivateSums.report`)."""
+    """What is wrong with a site's report on its private statistics (`PrivateSums.report`)."""
     keys = {"epsilon", "delta", "sigma", "clip", "budget", "releases"}
     if not isinstance(report, dict) or report.keys() != keys:
         return "what it says of privacy is malformed"

@@ -1,4 +1,4 @@
-"""Looks at the tensors of an answer before they are merged: keys, shapes, values, the tracks' own rules, norms."""
+"""Checks the tensors of an answer before they are merged: keys, shapes, values, the tracks' own rules, norms."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _hands_over_networks(track: ServerTrack) -> bool:
 
 
 def _measure(group: str, phase: Phase) -> str:
-    """What the norms of a group are remembered under: a network that is handed over is no update."""
+    """The key under which a group's norms are kept: networks that are handed over are kept apart from updates."""
     return f"{group}, handed over" if phase == DELIVER else group
 
 

@@ -1,7 +1,7 @@
-"""A site leaves for good: its personal model, its statistics and its place are taken out of a run.
+"""A site leaves for good: its personal model, its statistics and its entries are removed from a run.
 
 What it added to models that others share (the global one; the personal ones, through SoftPull) stays in them: weights
-cannot be unlearned. Results and history stay what was measured.
+cannot be unlearned. Results and history stay as they were measured.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Forgetting:
                 track.leave(self._files, site)
         selector = self._job.tracks.get("selector", {}).get("kind")
         self._super_model = load_super_model(run / SUPER_MODEL) if (run / SUPER_MODEL).is_dir() else None
-        # One that a killed attempt has written already does not hold the site any more.
+        # A super model that an interrupted attempt has already written does not hold the site.
         holds = self._super_model is not None and site in self._super_model.manifest["sites"]
         self.plan = Forgotten(site, rest, self._state["round"], selector, holds)
 
@@ -98,7 +98,7 @@ class Forgetting:
         self._write_checkpoint(out / f"{FOLDER}.new")
         if self.plan.has_super_model:
             self._write_super_model(out / f"{SUPER_MODEL}.new")
-            folders.insert(0, SUPER_MODEL)  # the checkpoint last: as long as it holds the site, this can be done again
+            folders.insert(0, SUPER_MODEL)  # the checkpoint last: while it holds the site, this can be repeated
         for name in folders:
             if (out / name).exists():
                 os.replace(out / name, out / f"{name}.earlier")
@@ -153,7 +153,7 @@ def _restore(run: Path) -> None:
 
 
 def copy_rest(run: Path, out: Path, site: str) -> None:
-    """Copies what else a run needs to be gone on with elsewhere: its description, its log, and the sites' own state.
+    """Copies what else is needed to go on with the run in another folder: its description, logs and the sites' state.
 
     Raises:
         UserError: `out` holds something already.

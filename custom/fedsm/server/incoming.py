@@ -1,4 +1,4 @@
-"""Where what the sites send lies on the server's disk until it was read.
+"""The folder on the server's disk that holds what the sites send until it is read.
 
     <server's workspace>/fedsm_incoming/.lock
     <server's workspace>/fedsm_incoming/<job id>_xxxx/      removed at the job's end
@@ -34,7 +34,7 @@ def incoming_folder(root: Path, job_id: str) -> Iterator[Path]:
         job_id: names it.
     """
     with contextlib.ExitStack() as stack:
-        with _alone(root) as above:
+        with _locked(root) as above:
             _sweep(above)
             folder = Path(tempfile.mkdtemp(prefix=f"{job_id}_", dir=above))
             lock = stack.enter_context(_lock_of(folder).open("w"))
@@ -45,12 +45,12 @@ def incoming_folder(root: Path, job_id: str) -> Iterator[Path]:
 
 def sweep_incoming(root: Path) -> None:
     """Removes what killed jobs left. Called when any job of ours starts on a server; it never stops a job."""
-    with contextlib.suppress(OSError), _alone(root) as above:
+    with contextlib.suppress(OSError), _locked(root) as above:
         _sweep(above)
 
 
 @contextlib.contextmanager
-def _alone(root: Path) -> Iterator[Path]:
+def _locked(root: Path) -> Iterator[Path]:
     """Keeps jobs that start at the same time from taking each other's new folder for an abandoned one."""
     above = root / FOLDER
     above.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ def _sweep(above: Path) -> None:
 
 
 def _take(lock: IO) -> bool:
-    """Locks a file; False where another process holds it, or where the file system knows no locks."""
+    """Locks a file; False where another process holds it, or where the file system has no locks."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -9,18 +9,18 @@ import gc
 import resource
 
 _M_MMAP_THRESHOLD = -3  # mallopt's name for: larger blocks come from the system, and go back to it when freed
-_M_ARENA_MAX = -8  # at most so many heaps: every thread of FLARE's would have its own
+_M_ARENA_MAX = -8  # mallopt's name for the number of heaps; otherwise each of FLARE's threads could have its own
 
 
 def return_freed_memory() -> None:
     """Lets freed weights leave the process. Called once, when all code is loaded.
 
-    glibc raises the threshold by itself as large blocks are freed, and then keeps payloads in its heaps, where small
-    blocks between them hold them fast. The sites are left alone: there it would slow down training. Does nothing where
-    there is no glibc.
+    glibc raises the threshold by itself as large blocks are freed. It then keeps payloads in its heaps, and cannot
+    return that memory while small blocks lie between them. Not called at the sites, where it would slow down training.
+    Does nothing where there is no glibc.
     """
     gc.collect()
-    gc.freeze()  # makes collecting a matter of milliseconds
+    gc.freeze()  # a collection then takes only milliseconds
     try:
         libc = ctypes.CDLL("libc.so.6")
         libc.mallopt(_M_MMAP_THRESHOLD, 128 * 1024)
@@ -30,7 +30,7 @@ def return_freed_memory() -> None:
 
 
 def peak_bytes() -> int:
-    """The most memory this process has held. Not `ru_maxrss` where it can be had: that one outlives exec."""
+    """The most memory this process has held. `ru_maxrss` is the second choice: it also counts what ran before exec."""
     try:
         with open("/proc/self/status") as f:
             return next(int(line.split()[1]) * 1024 for line in f if line.startswith("VmHWM"))

@@ -28,7 +28,7 @@ def best_models(tracks: dict[str, ServerTrack], record: RunRecord, checkpoints: 
     for name, track in tracks.items():
         files = track.files()
         for model in track.models():
-            if best := record.best.get(model):  # perhaps handed over before a finished run went on
+            if best := record.best.get(model):  # it may have been handed over at the end of an earlier part of the run
                 models[model] = checkpoints.load_weights(best["file"])
             elif model in files:
                 models[model] = files[model]

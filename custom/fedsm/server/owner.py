@@ -1,9 +1,9 @@
-"""Whose checkpoints are whose: the user who submitted the job.
+"""Who owns a checkpoint: the user who submitted the job.
 
-FLARE authenticates who submits and notes it in the job's meta on the server. Of that the controller writes
-`<server's workspace>/fedsm_runs/<job id>/owner.json`, which no site and no part of a job names or writes. A job goes on
-from, removes or forgets in a checkpoint of its own submitter only. A project admin may use anybody's, as FLARE's rights
-say (`download_job: any`). In the simulator there is no owner.
+FLARE authenticates who submits and notes it in the job's meta on the server. From that the controller writes
+`<server's workspace>/fedsm_runs/<job id>/owner.json`, which no site and no part of a job names or writes. A job may go
+on from a checkpoint, remove it, or forget a site in it only if its submitter owns that checkpoint. A project admin may
+use any checkpoint, as FLARE's rights say (`download_job: any`). In the simulator there is no owner.
 """
 
 from __future__ import annotations
@@ -28,49 +28,50 @@ class Submitter:
     role: str
 
 
-def write_owner(place: Path, submitter: Submitter) -> None:
-    """Notes whose a new place is, readable for the server's user only.
+def write_owner(folder: Path, submitter: Submitter) -> None:
+    """Notes who owns a job's folder, readable for the server's user only.
 
     Raises:
-        UserError: it is another's already.
+        UserError: another user owns it already.
     """
     try:
-        handle = os.open(place / FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        handle = os.open(folder / FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     except FileExistsError:
-        if not owns(place, submitter):
-            raise UserError(f"job {place.name}: {place} is kept for another user; ask the server's operator") from None
+        if not owns(folder, submitter):
+            message = f"job {folder.name}: {folder} is kept for another user; ask the server's operator"
+            raise UserError(message) from None
         return
     with os.fdopen(handle, "w") as file:
         json.dump(asdict(submitter), file)
 
 
-def owns(place: Path, submitter: Submitter) -> bool:
-    """Whether a place was made by a job of this user."""
-    return _owner_name(place) == submitter.name
+def owns(folder: Path, submitter: Submitter) -> bool:
+    """Whether a folder was made by a job of this user."""
+    return _owner_name(folder) == submitter.name
 
 
-def check_owner(place: Path, submitter: Submitter) -> None:
-    """Refuses a place that another user's job made.
+def check_owner(folder: Path, submitter: Submitter) -> None:
+    """Refuses a folder that another user's job made.
 
     Raises:
-        UserError: naming the job and whose it is not.
+        UserError: naming the job and the user who does not own it.
     """
-    if submitter.role == _ADMIN or owns(place, submitter):
+    if submitter.role == _ADMIN or owns(folder, submitter):
         return
-    if _owner_name(place) is None:
+    if _owner_name(folder) is None:
         raise UserError(
-            f"job {place.name}: the server does not know whose checkpoint this is; its operator may write"
-            f' {{"name": "USER"}} to {place.parent.name}/{place.name}/{FILE}'
+            f"job {folder.name}: the server does not know whose checkpoint this is; its operator may write"
+            f' {{"name": "USER"}} to {folder.parent.name}/{folder.name}/{FILE}'
         )
     raise UserError(
-        f"job {place.name}: its checkpoint is not {submitter.name}'s; only the user who submitted that job, or a"
+        f"job {folder.name}: its checkpoint is not {submitter.name}'s; only the user who submitted that job, or a"
         " project admin, may go on from it or forget a site in it"
     )
 
 
-def _owner_name(place: Path) -> str | None:
+def _owner_name(folder: Path) -> str | None:
     """The owner's name; None where the file is missing, a link or not ours."""
-    path = place / FILE
+    path = folder / FILE
     try:
         if path.is_symlink():
             return None

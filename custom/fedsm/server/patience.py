@@ -6,11 +6,11 @@ for it again and again:
     it has not fetched the task after `absent_wait` seconds      not waited for: it is away
     it has fetched it                                            max(absent_wait, 2 * others, timeout / 4^m, 2 * own) s
 
-`others` is what the slowest of the trusted sites took this time (the last time, where none of them is asked: a site
-that has not registered yet is asked alone), `own` what the site itself took when it last answered.
+`others` is the time that the slowest of the trusted sites took for this task (or for the last one, where none of them
+is asked: a site that has not registered yet is asked alone), `own` the time that the site took when it last answered.
 m counts its misses: a miss adds 2, an answer takes 1 away. So a site that had one bad day is soon trusted again; one
 that fetches and never answers, or answers every second task, soon costs the others no more than twice the time that
-they need themselves. `own` counts after one miss, and again after every tenth: a site that is honestly slow must not be
+they need themselves. `own` counts after one miss, and again after every tenth, so that an honest but slow site is not
 shut out for ever.
 """
 

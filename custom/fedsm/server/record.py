@@ -1,4 +1,4 @@
-"""What a run has been so far: history, best rounds, bytes and seconds. Plain values, kept in every checkpoint."""
+"""The record of a run so far: history, best rounds, bytes and seconds. Plain values, kept in every checkpoint."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ _WIRE = ("down_bytes", "up_bytes", "registration_up_bytes", "delivery_down_bytes
 
 @dataclass
 class RunRecord:
-    """The story of a run.
+    """What has happened in a run so far.
 
     Attributes:
         run_id: names the run; a resumed one has the same.
         sites: the sites in index order.
-        history: a row a round: who answered, losses, seconds, and the validation of the models it made.
-        best: model name -> the round it was best in, its score and its weight file.
+        history: one row per round: who answered, losses, seconds, and the validation of the models it made.
+        best: model name -> the round it was best in, its score, its weight file, and in `judged` each site's score
+            and number of images.
         wire: `down_bytes` and `up_bytes`, site -> bytes of each round (0: took no part); beside them site -> bytes of
             `registration_up_bytes`, what it sent before its first round, `delivery_down_bytes`, the last models, which
             it validated, and `delivery_up_bytes`, what it handed over then.
         images: site -> images of each part, as it registered last.
         refused: answers that were not taken: `round`, `task`, `site`, `reason`.
-        warned: the same of what was taken with a warning: a norm far from the others', a share that was bounded.
-        uncounted: site -> how many more there were than are listed.
+        warned: answers that were taken with a warning: a norm far from the others', a share that was limited.
+        uncounted: site -> refusals and warnings beyond the limit, which are not listed.
         norms: track -> the norms of the last rounds' updates; see `NormGuard`.
         forgotten: sites that have left for good (`fedsm forget`).
     """
@@ -62,7 +63,7 @@ class RunRecord:
             self.wire[key] |= {site: [0] * len(self.history) for site in sites}
 
     def note(self, refused: bool, entry: dict) -> bool:
-        """Keeps a refusal or a warning; False if its site has too many already: then it is counted only."""
+        """Keeps a refusal or a warning; False if its site has too many already: then it is only counted."""
         notes, site = self.refused if refused else self.warned, entry["site"]
         if sum(other["site"] == site for other in notes) >= MOST_NOTES:
             self.uncounted[site] = self.uncounted.get(site, 0) + 1
@@ -92,15 +93,15 @@ class RunRecord:
             files = track.files()
             models = {model: sites for model, sites in track.models().items() if model in files}
             for model, scoring_sites in (models or {name: track.sites}).items():
-                judged = {s: (r["score"], r["images"]) for s, r in by_site.items() if s in scoring_sites}
-                if not judged:
+                results = {s: (r["score"], r["images"]) for s, r in by_site.items() if s in scoring_sites}
+                if not results:
                     continue
-                scores[model] = _pooled(judged)
-                if model in models and self._beats(model, judged):
+                scores[model] = _pooled(results)
+                if model in models and self._beats(model, results):
                     handed_over = delivered and track.expects(DELIVER)
-                    made = self._made_in(name, next(iter(judged)), number) if handed_over else number
+                    made = self._made_in(name, next(iter(results)), number) if handed_over else number
                     file = Checkpoints.file_name(number, model)
-                    self.best[model] = {"round": made, "score": scores[model], "file": file, "judged": judged}
+                    self.best[model] = {"round": made, "score": scores[model], "file": file, "judged": results}
             row.setdefault("score", {})[name] = sum(scores.values()) / len(scores)
 
     def _made_in(self, track: str, site: str, last: int) -> int:
@@ -108,19 +109,19 @@ class RunRecord:
         scores = [row.get("validation", {}).get(track, {}).get(site, -1.0) for row in self.history[:last]]
         return next(number for number, score in enumerate(scores, start=1) if score > scores[-1] - _SAME)
 
-    def _beats(self, model: str, judged: dict[str, tuple[float, int]]) -> bool:
-        """Whether a model is better than the best so far, on the sites that judged both.
+    def _beats(self, model: str, results: dict[str, tuple[float, int]]) -> bool:
+        """Whether a model is better than the best so far, on the sites that scored both.
 
-        The mean over whoever answered would make the best round one in which a difficult site was missing. It is the
-        trimmed mean of the sites' differences, so that one of four or more sites cannot choose the round.
+        With the mean over all sites that answered, a round in which a difficult site was missing would be the best.
+        The trimmed mean of the sites' differences is used, so that one of four or more sites cannot choose the round.
         """
         if model not in self.best:
             return True
         earlier = self.best[model]["judged"]
-        common = set(judged) & set(earlier)
+        common = set(results) & set(earlier)
         if not common:
             return True
-        return trimmed_mean([judged[s][0] - earlier[s][0] for s in common]) > 0
+        return trimmed_mean([results[s][0] - earlier[s][0] for s in common]) > 0
 
     def add_round(
         self, number: int, answered: dict[str, dict], missing: dict[str, str], seconds: float, attempts: int = 1
@@ -148,13 +149,13 @@ class RunRecord:
             noted[site] = noted.get(site, 0) + count
 
 
-def _pooled(judged: dict[str, tuple[float, int]]) -> float:
+def _pooled(results: dict[str, tuple[float, int]]) -> float:
     """Mean over all images of all sites."""
-    return sum(score * images for score, images in judged.values()) / sum(images for _, images in judged.values())
+    return sum(score * images for score, images in results.values()) / sum(images for _, images in results.values())
 
 
 class AcceptedLog:
-    """`accepted.jsonl`: a line an update that became part of the models, in the order in which they were merged.
+    """`accepted.jsonl`: one line for each update that became part of the models, in the order of merging.
 
     A line holds `round`, `site`, `n_images` (its weight in averages, at most `max_share` times the median) and `norms`
     (track -> norm of the update as it was merged). Each round stands there once, also in a run that was killed and
@@ -182,7 +183,7 @@ class AcceptedLog:
 
 
 class Progress:
-    """`progress.jsonl`: a line an event, for whoever watches the run from outside."""
+    """`progress.jsonl`: one line per event, for programs and people that follow the run from outside."""
 
     def __init__(self, path: Path):
         self._path = path
@@ -193,9 +194,9 @@ class Progress:
             f.write(json.dumps({"event": event, "time": time.time()} | values) + "\n")
 
     def events(self) -> list[dict]:
-        """All that was told so far; not a line that is being written, or that a full disk cut short."""
-        told = []
+        """All events so far, without a line that is being written or that a full disk cut short."""
+        events = []
         for line in self._path.read_text().splitlines() if self._path.is_file() else []:
             with contextlib.suppress(ValueError):
-                told.append(json.loads(line))
-        return told
+                events.append(json.loads(line))
+        return events

@@ -1,4 +1,4 @@
-"""Who has registered, with how many images, and what that weighs."""
+"""The sites that have registered, their numbers of images, and their weights in averages."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Registry:
 
     def __init__(self, max_share: float):
         self._max_share = max_share
-        self.images: dict[str, dict[str, int]] = {}  # site -> images of each part, as first told
-        self.privacy: dict[str, dict[str, float]] = {}  # site -> what it says of the privacy of its sums
+        self.images: dict[str, dict[str, int]] = {}  # site -> images of each part, as first registered
+        self.privacy: dict[str, dict[str, float]] = {}  # site -> its report on the privacy of its sums
 
     def add(self, site: str, meta: dict) -> None:
         """Takes a registration, after all checks."""
@@ -25,14 +25,14 @@ class Registry:
             self.privacy[site] = dict(meta["privacy"])
 
     def shares(self) -> dict[str, float]:
-        """What each registered site weighs in averages."""
+        """Each registered site's weight in averages."""
         return bounded_shares({site: images["train"] for site, images in self.images.items()}, self._max_share)
 
     def unusual_counts(self) -> dict[str, str]:
-        """Sites whose image counts are so far from the others' that a person should know, and what that means.
+        """Sites whose image counts are so far from the others' that a person should know, with the consequence.
 
-        A share in averages is bounded. Scores over all images are what they say, and one site's word where it has more
-        images than all others together.
+        A site's weight in averages is limited. Scores over all images are not: a site with more images than all others
+        together mostly decides them.
         """
         found: dict[str, list[str]] = {}
         for site, share in self.shares().items():

@@ -1,4 +1,4 @@
-"""What is wrong with a site's report on a super model. It comes from outside: nothing about it is believed."""
+"""What is wrong with a site's report on a super model. It comes from outside, so every value is checked."""
 
 from __future__ import annotations
 

@@ -46,8 +46,8 @@ def evaluation_problem(
                 continue
             if [row["gamma"] for row in result["gammas"]] != _gammas(settings):
                 return f"{part} evaluation has other gammas"
-            first = sites if selection_rule(settings) == THRESHOLD else [*sites, GLOBAL]
-            counts = [(result["argmax"], first)] + [(row["selected"], networks) for row in result["gammas"]]
+            choices = sites if selection_rule(settings) == THRESHOLD else [*sites, GLOBAL]
+            counts = [(result["argmax"], choices)] + [(row["selected"], networks) for row in result["gammas"]]
             if not all(is_census(count, names, images[part]) for count, names in counts):
                 return f"{part} counts do not add up to the site's images"
     except (KeyError, TypeError, AttributeError, IndexError):
@@ -56,12 +56,12 @@ def evaluation_problem(
 
 
 def _gammas(settings: JobSettings) -> list[float | None]:
-    """The gammas that sites try: None alone for a selector without a threshold."""
+    """The gammas that sites try; `[None]` for a selector without a threshold."""
     return list(settings.gammas) if selection_rule(settings) == THRESHOLD else [None]
 
 
 def is_census(counts: dict, names: list[str], total: int) -> bool:
-    """Whether whole numbers of all names add up to a total."""
+    """Whether there is a whole number for each name, and they add up to a total."""
     whole = all(isinstance(n, int) and n >= 0 for n in counts.values())
     return whole and set(counts) == set(names) and sum(counts.values()) == total
 
@@ -70,8 +70,8 @@ def choose_gamma(evaluations: dict[str, dict], gammas: list[float | None], how: 
     """The gamma with the best validation Dice over the sites; `how`: of the hard choice, or `blend`.
 
     At each gamma, each site's Dice against its own mean over all gammas, then the trimmed mean over sites: one of four
-    or more sites cannot decide, whatever it reports and however many images it claims. Of equal ones the largest: it
-    costs nothing on these images and sends more of the foreign ones to the global model.
+    or more sites cannot decide, whatever it reports and however many images it claims. Among equal gammas the largest
+    is chosen: it costs nothing on these images and sends more images from other sources to the global model.
     """
     parts = [e["validation"] for e in evaluations.values() if e["validation"]["gammas"]]
     if not parts or gammas == [None]:
@@ -95,9 +95,9 @@ def summarize(evaluations: dict[str, dict], settings: JobSettings, sites: list[s
         sites: all sites; one that did not answer has None in the tables.
 
     Returns:
-        `gamma`, `blend_gamma`, `gamma_sweep` (pooled validation and test Dice a gamma), `super_model_validation`
-        (pooled validation Dice of what the selector makes; None without one), `files` (what the images of all sites
-        are, see `file_kind`; None where that is not known) and `test` as in docs/reference/results.md.
+        `gamma`, `blend_gamma`, `gamma_sweep` (pooled validation and test Dice per gamma), `super_model_validation`
+        (pooled validation Dice of the super model; None without a selector), `files` (the kind of the sites' images,
+        see `file_kind`; `mixed` where it differs) and `test` as in docs/reference/results.md.
     """
     gammas = _gammas(settings)
     gamma = choose_gamma(evaluations, gammas)

@@ -1,7 +1,7 @@
 """Going on from a checkpoint, also where the sites are not the same any more.
 
 known and here       goes on
-known, not here      absent: keeps its personal model, its place in the selector and its index
+known, not here      absent: keeps its personal model, its part of the selector and its index
 here, not known      new: gets the global model as its personal one and the next index
 here, but forgotten  is not asked: it has left for good
 """
@@ -20,7 +20,7 @@ from fedsm.server.record import RunRecord
 from fedsm.tracks import server_tracks
 from fedsm.tracks.base import Membership, ServerTrack
 
-# What a resumed run may not change, or its weights would be those of neither run.
+# Settings that a resumed run may not change: otherwise its weights would belong to neither run.
 _FIXED = ("task", "tracks", "local_epochs", "batch_size", "size", "lr", "selector_lr", "seed")
 
 
@@ -68,7 +68,7 @@ def resume(
     if not new:
         own.adopt(other, state["round"])
         return tracks, record, state["round"]
-    # Whole or not at all: with its new sites this run's first checkpoint is another one.
+    # Written before the first round: with new sites this run's state differs from the copied checkpoint.
     for model in changed:
         record.best.pop(model, None)
     own.take(other, named({"files": {}, "best": record.best}))
@@ -82,7 +82,7 @@ def save(
     """Writes the checkpoint of a round: everything that is needed to go on.
 
     Raises:
-        UserError: the disk is full, or the like.
+        UserError: it cannot be written, for example because the disk is full.
     """
     files: dict[str, Tensors] = {stem: t for track in tracks.values() for stem, t in track.files().items()}
     plain = record.to_dict()

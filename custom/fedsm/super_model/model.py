@@ -143,7 +143,7 @@ class SuperModel:
             if GLOBAL not in self.available:
                 raise UserError(f"the super model has neither selector nor global model: name a site: {self._names()}")
             return Selection(torch.zeros(len(images), dtype=torch.long), None, None)
-        yhat, distance = self.selector.judge(images.to(self.device))
+        yhat, distance = self.selector.probabilities_and_distance(images.to(self.device))
         return Selection(choose(yhat, self.rule, gamma), yhat, distance)
 
     @torch.no_grad()

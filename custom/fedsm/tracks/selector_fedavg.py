@@ -26,7 +26,7 @@ from fedsm.tracks.shared_network import SharedNetwork, initial_weights
 
 
 def output_entries(build: Callable[[], nn.Module]) -> set[str]:
-    """The entries of a selector's state dict that have a row a site: those of its last layer."""
+    """The entries of a selector's state dict that have one row per site: those of its last layer."""
     with torch.random.fork_rng(devices=[]):
         net = build()
     last = [name for name, module in net.named_modules() if isinstance(module, nn.Linear)][-1]

@@ -4,7 +4,7 @@
     server:  w_s <- Adam(w_s, eta_s, sum_k (n_k / n) g_k)
 
 The sum is the gradient of the loss over all images of all sites, so the one-label problem of a single site does
-not arise: this is centralized full-batch training of the selector, one step a round. The wire carries w_s each
+not arise: this is centralized full-batch training of the selector, one step per round. The wire carries w_s each
 way, as in Algorithm 1. The gradient is a mean over images: a sum would make Adam's second moment grow with
 the square of a site's size.
 """

@@ -109,7 +109,7 @@ def _write(pair: Prepared, site: Path, source: str) -> None:
 
 
 def _small(voxels: np.ndarray) -> np.ndarray:
-    """int16 where nothing is lost, as scanners store it; else float32 (NIfTI readers dislike int64)."""
+    """int16, as scanners store it, where nothing is lost; otherwise float32 (many NIfTI readers cannot read int64)."""
     whole = np.issubdtype(voxels.dtype, np.integer)
     return voxels.astype(np.int16 if whole and voxels.min() >= -(2**15) and voxels.max() < 2**15 else np.float32)
 

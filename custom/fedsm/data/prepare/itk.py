@@ -81,7 +81,7 @@ def prepared(stem: str, image: Any, mask: Any, mask_path: Path, source: str) -> 
     """
     itk = simple_itk(source)
     if any(v.GetDimension() != 3 or v.GetNumberOfComponentsPerPixel() != 1 for v in (image, mask)):
-        raise UserError(f"{source}: {mask_path} and its image must be 3D volumes with one value a voxel")
+        raise UserError(f"{source}: {mask_path} and its image must be 3D volumes with one value per voxel")
     gland = mask > 0
     if not _same_grid(image, gland):
         inside = itk.Resample(gland, image, itk.Transform(), itk.sitkNearestNeighbor, 0)
@@ -127,5 +127,5 @@ def _volume(itk: ModuleType, mask: Any) -> float:
 
 
 def _last_line(e: Exception) -> str:
-    """ITK's messages begin with its own source lines; the reason stands last."""
+    """The reason in one of ITK's messages: they begin with lines of its source, and the reason is the last line."""
     return str(e).strip().splitlines()[-1]

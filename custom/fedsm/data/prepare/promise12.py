@@ -1,4 +1,4 @@
-"""PROMISE12: 50 training cases of several centres as MetaImage. Test folders have no reference and are left alone."""
+"""PROMISE12: 50 training cases of several centres as MetaImage. Test folders have no reference and are not read."""
 
 from __future__ import annotations
 

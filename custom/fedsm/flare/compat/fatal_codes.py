@@ -1,9 +1,9 @@
 """One site's return code does not end the job.
 
 FLARE 2.9's server runner ends a whole job when one client answers with `UNSAFE_JOB`, `TASK_UNKNOWN` or `RUN_MISMATCH`
-(`ServerRunner.ABORT_RETURN_CODES`), and no setting says otherwise. Any participant could end every run with one word.
-Here such an answer comes to the controller like any other failure of a site: it is refused by name and the round goes
-on with those that gave a good one; if too few did, the job stops and says who and why.
+(`ServerRunner.ABORT_RETURN_CODES`), and no setting changes that. Any participant could end every run with one message.
+Here such an answer reaches the controller like any other failure of a site: it is refused, the site is named, and the
+round goes on with the good answers; if there are too few, the job stops and says which sites failed and why.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ An answer comes in two steps. First a message: plain values, and references to t
 tensors from the sender, piece by piece, and it can stop. Three limits:
 
     message    FLARE reads a message of any size up to 4 GiB into memory. `limit_messages` gives its readers a smaller
-               limit; a larger message is refused at its first piece, its sender told, and nothing is decoded.
+               limit; a larger message is refused at its first piece with an error to the sender, and never decoded.
     tensors    `expect` says how many bytes the answers to the open task may have. The pull stops above it, what was
                stored is removed, and the answer arrives with an `Unfetched` in the place of every tensor.
     values     `plain_problem` bounds what is not a tensor: bytes, entries, nesting, types.
@@ -13,8 +13,8 @@ An answer that cannot be pulled or decoded makes FLARE 2.9 end the job's process
 `cellnet/cell.py`): one site's message would end the run of all. So a failed pull becomes an `Unfetched` too, and an
 answer that cannot be decoded becomes an empty one (`survive_undecodable`).
 
-FLARE has no name for a message's sender but what the sender writes itself: a message that is refused whole is logged,
-and its site is one that gave no answer.
+FLARE knows a message's sender only by what the sender writes itself. So a message that is refused as a whole is only
+logged, and its site counts as one that gave no answer.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Unfetched:
         return True
 
     def get(self, item_id: str) -> Unfetched:
-        """Every tensor is this."""
+        """The same object stands for every tensor."""
         return self
 
     def __len__(self) -> int:
@@ -74,7 +74,7 @@ class _CountingCell:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._cell, name)
 
-    def __hash__(self) -> int:  # FLARE keeps books by cell: this is the same one
+    def __hash__(self) -> int:  # FLARE has tables by cell, and this one must be found as the wrapped cell
         return hash(self._cell)
 
     def __eq__(self, other: object) -> bool:
@@ -101,7 +101,7 @@ def pull(download: Callable[[dict, dict], object], fobs_ctx: dict, ref: dict) ->
     """Pulls the tensors of one reference within the limit.
 
     Args:
-        download: FLARE's own way, with its context and the reference.
+        download: FLARE's own function, called with the context and the reference.
         fobs_ctx: the context of the message.
         ref: where the tensors are.
 
@@ -139,7 +139,7 @@ def limit_messages(cells: list, most_bytes: int) -> None:
 
 
 def survive_undecodable() -> None:
-    """Makes an answer that cannot be decoded an empty one, for which FLARE's server knows no task."""
+    """Turns an answer that cannot be decoded into an empty one, which belongs to no task that FLARE's server knows."""
     decode = flare_cell.decode_payload
     if getattr(decode, "fedsm", False):
         return

@@ -1,7 +1,7 @@
-"""What a site's federated events may do on the server: nothing but what somebody there listens for as such.
+"""Limits a site's federated events on the server to those that a component there handles as federated ones.
 
-FLARE 2.9 fires an event on the server under whatever name the message gives it, and keeps the ones that wait without a
-limit. So one message of one site, an event named as FLARE's own for a fatal error, would end the job of all.
+FLARE 2.9 fires an event on the server under whatever name the message gives it, and queues events without a limit. So
+one message of one site, an event with the name of FLARE's own fatal error, would end the whole job.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nvflare.widgets.fed_event import FedEventHeader, ServerFedEventRunner
 
 from fedsm.core.text import one_line
 
-_PREFIX = "fed."  # of events that were meant to come from elsewhere
+_PREFIX = "fed."  # of the names of events that come from another process
 _MOST_WAITING = 1000
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""Torch tensors through FLARE, without a copy more than needed and within limits."""
+"""Torch tensors through FLARE, without needless copies and within limits."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from fedsm.flare.compat import intake
 
 
 class _LeanDownloadable(TensorDownloadable):
-    """Tensors that are put into bytes when they are asked for, and forgotten when they are on their way.
+    """Tensors that are serialised only when they are requested, and freed once they are sent.
 
-    FLARE's own class makes the next bytes of every download ahead of time and keeps what was sent for other receivers.
-    Every site has a payload of its own here, so nobody else asks; with six sites at once that was as much memory as
-    four models.
+    FLARE's own class serialises the next item of every download ahead of time and keeps what was sent for other
+    receivers. Here every site has its own payload, so there are no other receivers; with six sites at once that cost as
+    much memory as four models.
     """
 
     def prefetch_item(self, index: int) -> None:
-        """Nothing is made ahead."""
+        """Does nothing: no item is prepared ahead of time."""
 
     def _get_item(self, index: int, requester: str) -> bytes:
         return self.produce_item(index)
