@@ -58,6 +58,7 @@ def _resume(args: argparse.Namespace) -> int:
     if args.from_round is None and _has_finished(out, settings.rounds, data):
         print(hints.finished(out, settings.rounds))
         return 0
+    run_folder.check_rounds(out, earlier["settings"]["rounds"], settings.rounds, args.from_round)
     args.threads = earlier["threads"] if args.threads is None else args.threads
     if args.cache is None and earlier["cache"]:
         args.cache = Path(earlier["cache"])

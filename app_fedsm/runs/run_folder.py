@@ -169,6 +169,25 @@ def rounds_done(out: Path) -> int:
     return max((int(p.stem.removeprefix("round_")) for f in folders for p in f.glob("round_*.json")), default=0)
 
 
+def check_rounds(out: Path, before: int, rounds: int, from_round: int | None) -> None:
+    """Refuses fewer rounds than are done. The server would, too, but only after the finished run's files were moved.
+
+    Args:
+        out: the run's folder.
+        before: the rounds that the run was made for.
+        rounds: those that are asked for now.
+        from_round: the round to go back to.
+
+    Raises:
+        UserError: with the least number.
+    """
+    done = rounds_done(out) if from_round is None else from_round
+    if rounds < done:
+        what = f"{done} rounds are done already" if from_round is None else f"--from-round is {done}"
+        asked = f"--rounds {rounds}" if rounds != before else f"the run's {rounds} rounds"
+        raise UserError(f"{out}: {what}, more than {asked}; give --rounds {done} or more")
+
+
 def events_of(out: Path) -> list[dict]:
     """The events of a run so far (`progress.jsonl`), also while it runs in the simulator."""
     files = [path for path in (out / PROGRESS, server_folder(out) / PROGRESS) if path.is_file()]

@@ -85,6 +85,16 @@ def test_a_finished_run_says_so(run, capsys, command):
     assert sorted(run.rglob("*")) == before, "nothing was started"
 
 
+@pytest.mark.parametrize("more", [["--rounds", "1"], ["--from-round", "2", "--rounds", "1"]])
+def test_fewer_rounds_than_are_done_change_nothing(run, capsys, more):
+    """Once the run's results were moved aside and run.json was written anew, and then the server refused."""
+    before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
+    assert main(["resume", str(run), *more]) == 2
+    err = capsys.readouterr().err
+    assert "more than --rounds 1; give --rounds 2 or more" in err and err.count("\n") == 1
+    assert {p: p.read_bytes() for p in run.rglob("*") if p.is_file()} == before
+
+
 def test_a_finished_job_of_a_federation_says_so(run, capsys):
     job = {"job_id": "0" * 8 + "-0000-0000-0000-" + "0" * 12, "kit": "kit", "settings": {}, "sites": SITES}
     (run / RUN).write_text(json.dumps(job | {"byoc": False, "resources": {}, "earlier": []}))
