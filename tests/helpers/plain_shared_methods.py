@@ -1,4 +1,5 @@
-"""SCAFFOLD, Per-FedAvg, pFedMe, FedBN and FedRep as plain PyTorch loops, from the papers' formulas: no FLARE, no tracks.
+"""SCAFFOLD, Per-FedAvg, pFedMe, FedBN and FedRep as plain PyTorch loops, from the papers' formulas, without FLARE
+and tracks.
 
 And a network of one weight, for arithmetic that a person can do.
 """

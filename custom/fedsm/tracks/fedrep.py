@@ -8,7 +8,8 @@ Collins et al., "Exploiting shared representations for personalized federated le
 
 The head h of MONAI's U-Net is its outermost up-block (`model.2`): the transposed convolution from the last feature
 maps (with three or more levels twice the first level's channels, at half the resolution) to one map for each label, its
-norm and activation, and, with residual units, the convolution of the labels' maps after it. The body phi is everything else, encoder and decoder.
+norm and activation, and, with residual units, the convolution of the labels' maps after it.
+The body phi is everything else, encoder and decoder.
 
 The head takes `head_steps` steps on each batch of one walk over the training images, without augmentation and in their
 order. Then the body takes a step on each batch of the round's pass, as many as with other methods. So a round costs
