@@ -9,7 +9,7 @@ from pathlib import Path
 
 CENTRALIZED = "centralized"  # a method of `fedsm run` without a federation: all images in one place
 SELECTORS = ("ensemble", "extra", "fedavg", "gradient", "statistics")
-PERSONAL = ("apfl", "ditto", "fedbn", "finetune", "per-fedavg", "pfedme", "softpull")
+PERSONAL = ("apfl", "ditto", "fedbn", "fedrep", "finetune", "per-fedavg", "pfedme", "softpull")
 NORM_CHECKS = ("off", "warn", "clip", "refuse")
 DEFAULTS = {
     "method": "fedsm", "rounds": 150, "local_epochs": 1, "size": 256, "batch_size": 8, "lr": 1e-3, "selector_lr": 1e-4,

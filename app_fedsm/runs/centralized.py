@@ -31,13 +31,13 @@ from fedsm.data.cache import SiteCache
 from fedsm.data.dataset import Part, load_site, seeded_order
 from fedsm.data.readers import file_kind
 from fedsm.evaluation.candidates import evaluate_candidates
+from fedsm.nets.first_weights import initial_weights
 from fedsm.selectors.inference import GLOBAL
 from fedsm.server.record import Progress
 from fedsm.server.results import summarize
 from fedsm.super_model.artefact import save_super_model, versions
 from fedsm.tracks.base import TRAIN, SiteContext
 from fedsm.tracks.segmentation import SegmentationClient
-from fedsm.tracks.shared_network import initial_weights
 
 _NETWORK_OF = "fedavg"  # the method whose network and loss it has
 

@@ -70,6 +70,7 @@ def test_the_paper_s_settings(tmp_path, task, lam):
         ("pfedme", {"prox": 0.015, "inner_steps": 5, "inner_lr": 10, "outer_lr": 60, "beta": 1}),
         ("ditto", {"prox": 0.1}),
         ("fedbn", {}),
+        ("fedrep", {"head_steps": 1}),
     ],
 )
 def test_personal_replaces_the_kind_of_the_personal_track(kind, options):

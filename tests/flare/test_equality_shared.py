@@ -1,4 +1,4 @@
-"""SCAFFOLD, Per-FedAvg, pFedMe and FedBN: the federated run equals the formulas, written as plain loops.
+"""SCAFFOLD, Per-FedAvg, pFedMe, FedBN and FedRep: the federated run equals the formulas, written as plain loops.
 
 Batches of 3 give the first site three of them, so that Per-FedAvg meets a last one without a partner. Each run is made
 twice: with processes that live, and with a new one for every task.
@@ -111,7 +111,28 @@ def test_fedbn(tmp_path, data_root, norm, restart):
     assert wire["down_bytes"] == wire["up_bytes"] == dict.fromkeys(TWO, [sent] * 2)
 
 
-@pytest.mark.parametrize("kind", ["per-fedavg", "pfedme", "fedbn"])
+@restarts
+@pytest.mark.parametrize("steps", [1, 3])
+def test_fedrep(tmp_path, data_root, steps, restart):
+    overrides = [f"tracks.personal={{kind: fedrep, head_steps: {steps}}}"]
+    federation, weights = run(tmp_path, data_root, restart, overrides=overrides)
+    settings = settings_of(federation)
+    phi, last, best = plain.fedrep(data_root, settings, TWO, steps)
+    first = plain.Sites(data_root, settings, TWO).first
+    assert_moved(weights["personal"], first)
+    assert largest_difference(weights["personal"], phi) < TOLERANCE
+    heads = set(first) - set(phi)
+    for site in TWO:
+        assert largest_difference(weights[f"personal.{site}"], best[site]) < TOLERANCE
+        own = {k: last_at(federation, site)[k] for k in heads}
+        assert_moved(own, first)
+        assert largest_difference(own, {k: last[site][k] for k in heads}) < TOLERANCE
+    wire, sent = results_of(federation)["wire"], size_of(weights["global"]) + size_of(phi)
+    assert sent < 2 * size_of(weights["global"]), "no head in phi"
+    assert wire["down_bytes"] == wire["up_bytes"] == dict.fromkeys(TWO, [sent] * 2)
+
+
+@pytest.mark.parametrize("kind", ["per-fedavg", "pfedme", "fedbn", "fedrep"])
 def test_a_run_that_goes_on_from_its_checkpoint_is_the_same(tmp_path, data_root, kind):
     """Two rounds, then two more, against four in one go; the sites' folders are those of the first half."""
     four = small_settings(rounds=4, overrides=[f"tracks.personal={{kind: {kind}}}"])

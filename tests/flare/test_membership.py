@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from fedsm.flare import exchange
+from fedsm.nets.first_weights import initial_weights
 from fedsm.server.checkpoint import Checkpoints
 from fedsm.tracks import client_tracks, server_tracks
 from fedsm.tracks.base import TRAIN, SiteContext
-from fedsm.tracks.shared_network import initial_weights
 from tests.helpers.federation import JOB, Federation, results_of
 from tests.helpers.plain_loop import algorithm_1, largest_difference
 from tests.helpers.small_jobs import SITES, small_settings, write_site

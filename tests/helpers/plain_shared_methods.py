@@ -1,4 +1,5 @@
-"""SCAFFOLD, Per-FedAvg, pFedMe and FedBN as plain PyTorch loops, from the papers' formulas: no FLARE, no tracks.
+"""SCAFFOLD, Per-FedAvg, pFedMe, FedBN and FedRep as plain PyTorch loops, from the papers' formulas, without FLARE
+and tracks.
 
 And a network of one weight, for arithmetic that a person can do.
 """
@@ -177,6 +178,39 @@ def fedbn(data: Path, settings: JobSettings, sites: list[str]):
             nets[k].load_state_dict(nets[k].state_dict() | u)
             seen[k].append(clone(nets[k].state_dict()))
     return u, {k: seen[k][-1] for k in sites}, {k: s.best(k, seen[k]) for k in sites}
+
+
+def fedrep(data: Path, settings: JobSettings, sites: list[str], steps: int):
+    """The averaged body, and each site's networks, it under the site's own head: the last one and the best.
+
+    An Adam for each part: they share nothing.
+    """
+    s = Sites(data, settings, sites)
+    nets = s.nets()
+    heads = {k: list(nets[k].model[2].parameters()) for k in sites}
+    bodies = {k: [*nets[k].model[0].parameters(), *nets[k].model[1].parameters()] for k in sites}
+    head_adams = {k: torch.optim.Adam(heads[k], lr=settings.lr) for k in sites}
+    body_adams = {k: torch.optim.Adam(bodies[k], lr=settings.lr) for k in sites}
+    phi = {key: value for key, value in s.first.items() if not key.startswith("model.2.")}
+    seen = {k: [clone(s.first)] for k in sites}
+    for number in range(1, settings.rounds + 1):
+        for k in sites:
+            train = s.parts[k]["train"]
+            in_order = [
+                (train.images[rows].contiguous(), train.labels[rows].float().contiguous())
+                for rows in torch.arange(len(train)).split(settings.batch_size)
+            ]
+            walk = [(head_adams[k], b) for b in in_order for _ in range(steps)]
+            for adam, (x, y) in walk + [(body_adams[k], b) for b in s.batches(k, number)]:
+                nets[k].zero_grad()
+                s.dice(nets[k](x), y).backward()
+                adam.step()
+        mean = average([nets[k].state_dict() for k in sites], s.shares)
+        phi = {key: mean[key] for key in phi}
+        for k in sites:
+            nets[k].load_state_dict(nets[k].state_dict() | phi)
+            seen[k].append(clone(nets[k].state_dict()))
+    return phi, {k: seen[k][-1] for k in sites}, {k: s.best(k, seen[k]) for k in sites}
 
 
 def moved(weights: dict, direction: dict, by: float) -> dict:

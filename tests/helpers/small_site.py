@@ -11,10 +11,10 @@ from fedsm.client.local_state import LocalState
 from fedsm.core.errors import UserError
 from fedsm.core.tensors import Tensors
 from fedsm.nets import build_unet
+from fedsm.nets.first_weights import initial_weights
 from fedsm.tracks import check_tracks, client_tracks
 from fedsm.tracks.base import TRAIN, ClientTrack, SiteContext
 from fedsm.tracks.segmentation import SegmentationClient
-from fedsm.tracks.shared_network import initial_weights
 from tests.helpers.small_jobs import SITES, small_settings
 
 CPU = torch.device("cpu")

@@ -6,10 +6,10 @@ from torch import nn
 
 from fedsm.core.errors import UserError
 from fedsm.core.tensors import payload_bytes
+from fedsm.nets.first_weights import initial_weights
 from fedsm.tracks import client_tracks, server_tracks
 from fedsm.tracks.base import DELIVER, TRAIN, SiteContext
 from fedsm.tracks.fedbn import FedBNClient, norm_entries
-from fedsm.tracks.shared_network import initial_weights
 from tests.helpers.plain_shared_methods import Line, batch, one, tiny
 from tests.helpers.small_jobs import SITES, small_settings
 from tests.helpers.small_site import noise, train

@@ -5,10 +5,10 @@ import torch
 
 from fedsm.core.errors import UserError
 from fedsm.core.tensors import payload_bytes
+from fedsm.nets.first_weights import initial_weights
 from fedsm.tracks import client_tracks, server_tracks
 from fedsm.tracks.base import DELIVER, TRAIN, SiteContext
 from fedsm.tracks.pfedme import PFedMeClient
-from fedsm.tracks.shared_network import initial_weights
 from tests.helpers.plain_shared_methods import batch, one, tiny
 from tests.helpers.small_jobs import SITES, small_settings
 from tests.helpers.small_site import noise, train

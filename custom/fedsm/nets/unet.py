@@ -5,6 +5,7 @@ from typing import Any
 from monai.networks.nets import UNet
 
 from fedsm.core.task_settings import TaskSettings
+from fedsm.nets.first_weights import built_alone
 
 
 def _norm(value: str | list[Any] | None) -> str | tuple[Any, ...] | None:
@@ -19,15 +20,17 @@ def build_unet(task: TaskSettings) -> UNet:
     The defaults (five levels, 16 to 256 channels, two residual units) have 1.6 M parameters.
     """
     options = task.unet
-    return UNet(
-        spatial_dims=2,
-        in_channels=task.channels,
-        out_channels=len(task.labels),
-        channels=options.channels,
-        strides=options.strides or [2] * (len(options.channels) - 1),
-        num_res_units=options.residual_units,
-        norm=_norm(options.norm),
-        # A bias before a norm has no effect, but its gradient is pure rounding noise, which Adam scales up to full
-        # steps: weights would differ between two correct runs. The norm's own offset takes its place.
-        bias=False,
+    return built_alone(
+        lambda: UNet(
+            spatial_dims=2,
+            in_channels=task.channels,
+            out_channels=len(task.labels),
+            channels=options.channels,
+            strides=options.strides or [2] * (len(options.channels) - 1),
+            num_res_units=options.residual_units,
+            norm=_norm(options.norm),
+            # A bias before a norm has no effect, but its gradient is pure rounding noise, which Adam scales up to full
+            # steps: weights would differ between two correct runs. The norm's own offset takes its place.
+            bias=False,
+        )
     )

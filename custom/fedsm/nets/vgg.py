@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from fedsm.core.task_settings import TaskSettings
+from fedsm.nets.first_weights import built_alone
 
 _PLAN = (64, "pool", 128, "pool", 256, 256, "pool", 512, 512, "pool", 512, 512, "pool")
 
@@ -65,4 +66,5 @@ class VGG11(nn.Module):
 
 def build_selector(task: TaskSettings, classes: int) -> VGG11:
     """Builds the selector network of a task for `classes` sites."""
-    return VGG11(task.channels, classes, task.selector_net.head, task.selector_net.width)
+    net = task.selector_net
+    return built_alone(lambda: VGG11(task.channels, classes, net.head, net.width))

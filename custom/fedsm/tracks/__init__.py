@@ -20,6 +20,7 @@ from fedsm.tracks.ditto import DittoClient, DittoOptions
 from fedsm.tracks.fedavg import AveragedServer
 from fedsm.tracks.fedbn import FedBNClient, FedBNServer
 from fedsm.tracks.fedprox import FedProxClient, FedProxOptions
+from fedsm.tracks.fedrep import FedRepClient, FedRepOptions, FedRepServer
 from fedsm.tracks.finetune import FineTuneClient, FineTuneOptions
 from fedsm.tracks.local import LocalClient
 from fedsm.tracks.options import TrackOptions
@@ -87,6 +88,7 @@ KINDS = {
     "per-fedavg": Kind(PerFedAvgClient, SharedAndPersonalServer, options=PerFedAvgOptions, personal=True),
     "pfedme": Kind(PFedMeClient, PFedMeServer, options=PFedMeOptions, personal=True),
     "fedbn": Kind(FedBNClient, FedBNServer, personal=True),
+    "fedrep": Kind(FedRepClient, FedRepServer, options=FedRepOptions, personal=True),
 }
 
 

@@ -13,8 +13,9 @@ from typing import Any
 
 from fedsm.core.tensors import Tensors
 from fedsm.nets import build_unet
+from fedsm.nets.first_weights import initial_weights
 from fedsm.tracks.base import TRAIN, Phase, Report, ServerTrack
-from fedsm.tracks.shared_network import SharedNetwork, initial_weights
+from fedsm.tracks.shared_network import SharedNetwork
 
 
 class AveragedServer(ServerTrack):

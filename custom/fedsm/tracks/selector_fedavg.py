@@ -19,10 +19,11 @@ from torch.nn import functional
 from fedsm.core.state import subtract
 from fedsm.core.tensors import Batch, Tensors
 from fedsm.nets import build_selector
+from fedsm.nets.first_weights import initial_weights
 from fedsm.selectors.network import check_outputs
 from fedsm.tracks.base import TRAIN, ClientTrack, Phase, Report, ServerTrack
 from fedsm.tracks.learner import Learner
-from fedsm.tracks.shared_network import SharedNetwork, initial_weights
+from fedsm.tracks.shared_network import SharedNetwork
 
 
 def output_entries(build: Callable[[], nn.Module]) -> set[str]:

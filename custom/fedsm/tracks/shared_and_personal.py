@@ -17,9 +17,10 @@ from torch import nn
 from fedsm.core.state import copy, subtract
 from fedsm.core.tensors import Batch, Tensors
 from fedsm.nets import build_unet
+from fedsm.nets.first_weights import initial_weights
 from fedsm.tracks.base import DELIVER, TRAIN, ClientTrack, Phase, Report, ServerTrack
 from fedsm.tracks.learner import Learner, SegmentationLoss
-from fedsm.tracks.shared_network import SharedNetwork, initial_weights
+from fedsm.tracks.shared_network import SharedNetwork
 from fedsm.tracks.site_personal import DeliveredNetworks, PersonalNetwork
 
 

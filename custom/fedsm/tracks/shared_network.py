@@ -2,23 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-
-import torch
-from torch import nn
-
-from fedsm.core.state import RunningMean, copy
+from fedsm.core.state import RunningMean
 from fedsm.core.tensors import Tensors
-
-_SEEDING = threading.Lock()  # torch has one generator for all threads
-
-
-def initial_weights(build: Callable[[], nn.Module], seed: int) -> Tensors:
-    """Weights of a freshly built network, the same for the same seed, without touching torch's generator."""
-    with _SEEDING, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return copy(build().state_dict())
 
 
 class SharedNetwork:

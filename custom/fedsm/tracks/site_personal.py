@@ -18,10 +18,10 @@ from fedsm.core.settings import JobSettings
 from fedsm.core.state import add_, copy, part, prefixed, subtract
 from fedsm.core.tensors import Batch, Tensors
 from fedsm.nets import build_unet
+from fedsm.nets.first_weights import initial_weights
 from fedsm.tracks.base import DELIVER, TRAIN, ClientTrack, Phase, Report, ServerTrack, SiteContext
 from fedsm.tracks.learner import Learner, SegmentationLoss, dice_report
 from fedsm.tracks.segmentation import SegmentationClient
-from fedsm.tracks.shared_network import initial_weights
 
 
 class PersonalNetwork:

@@ -20,9 +20,9 @@ from fedsm.core.settings import JobSettings
 from fedsm.core.state import add_, copy
 from fedsm.core.tensors import Tensors
 from fedsm.nets import build_unet
+from fedsm.nets.first_weights import initial_weights
 from fedsm.tracks.base import TRAIN, Phase, Report, ServerTrack
 from fedsm.tracks.options import TrackOptions
-from fedsm.tracks.shared_network import initial_weights
 
 _BLOCK = 128 * 1024  # entries pulled at a time
 
