@@ -1,9 +1,9 @@
-"""Workarounds in `app_fedsm.provisioning`: what `nvflare provision` makes of a project, without `fedsm provision`.
+"""Workarounds in `app_fedsm.provisioning`: what `nvflare provision` makes of a project, and `nvflare poc` without one.
 
 Symptoms, FLARE 2.9.0:
 - `project_check.py`: a misspelt key is taken in silence, and the port is FLARE's default.
-- `kits.py`, `close_kit`: the project's state holds the key of the root and of everybody, and the kits' folders hold
-  what FLARE will write; others of the machine may read both.
+- `kits.py`, `close_kit`, and `app_fedsm.federation.poc`: a project's state holds the key of the root and of everybody,
+  and the kits' folders hold what FLARE will write; others of the machine may read both.
 - `kits.py`, storage: jobs and snapshots lie in the system's temporary directory, which a restart wipes.
 - `kit/authorization.json`: the project admin may run shell commands at every hospital.
 - `kits.py`, `.default`: `nvflare deploy prepare` takes `resources.json.default` and deletes `resources.json`.
@@ -42,11 +42,11 @@ DOCKER = "runtime: docker\nparent: {docker_image: 'image:1'}\n"
 
 
 def nvflare(folder: Path, *words: str) -> None:
+    environment = os.environ | {"HOME": str(folder), "NVFLARE_POC_WORKSPACE": str(folder / "poc")}
     command = [sys.executable, "-m", "nvflare.cli", *words]
     done = subprocess.run(
-        command, cwd=folder, env=os.environ | {"HOME": str(folder)}, stdin=subprocess.DEVNULL, capture_output=True,
-        text=True, umask=0o022,
-    )  # fmt: skip
+        command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, umask=0o022
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -69,10 +69,18 @@ def test_a_misspelt_port_is_flares_default_and_nobody_says_so(kits):
     assert server["service"]["target"] == "localhost:8002"
 
 
-def test_others_may_read_the_key_of_the_root(made):
-    state = made / "state" / "cert.json"
+def assert_others_may_read(state: Path) -> None:
     assert "PRIVATE KEY" in state.read_text()
-    assert state.stat().st_mode & 0o004 and all(folder.stat().st_mode & 0o005 for folder in (made, state.parent))
+    assert state.stat().st_mode & 0o004 and all(folder.stat().st_mode & 0o001 for folder in state.parents[:2])
+
+
+def test_others_may_read_the_key_of_the_root(made):
+    assert_others_may_read(made / "state" / "cert.json")
+
+
+def test_others_may_read_the_key_of_a_pocs_root(tmp_path):
+    nvflare(tmp_path, "poc", "prepare", "-n", "1", "--force")
+    assert_others_may_read(next(tmp_path.glob("poc/*/state/cert.json")))
 
 
 def test_others_may_look_into_a_kit_and_its_scripts_set_no_umask(kits):
