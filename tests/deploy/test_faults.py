@@ -10,10 +10,10 @@ import psutil
 import pytest
 
 from app_fedsm.cli.main import main
-from app_fedsm.federation.following import events_of
+from app_fedsm.federation.following import RUNNING, events_of
 from app_fedsm.federation.poc import Poc
 from app_fedsm.federation.remote import load_job
-from app_fedsm.federation.session import connect
+from app_fedsm.federation.session import connect, running_at, runs
 from tests.helpers.assertions import assert_equals_plain_loop
 from tests.helpers.processes import free_port, kill_all, processes_of
 from tests.helpers.small_jobs import SITES, SMALL
@@ -117,6 +117,9 @@ def test_a_client_that_comes_back_is_taken_in_by_resume(poc, tmp_path, capsys):
     kill_all(poc.kits / "site-1")
     up(poc)  # at once, or later: the job waits for the site's answer, or goes on without it
     run.process.kill()  # whoever watched has gone: the job goes on
+    job = load_job(run.out)["job_id"]
+    with connect(poc.lead) as session:
+        assert runs(session, job) and job not in running_at(session)["site-1"], "FLARE itself does not let it in"
     assert main(["resume", str(run.out)]) == 0
     rows = history(run.out)
     assert [row["round"] for row in rows] == list(range(1, rounds + 1)) and rows[-1]["answered"] == SITES
@@ -132,6 +135,8 @@ def test_the_server_is_killed(poc, tmp_path, data_root, when):
     kill_all(poc.kits / "server")
     up(poc)
     assert run.ended() == 2 and "it was lost when the server was started again" in run.err.read_text()
+    with connect(poc.lead) as session:
+        assert session.get_job_meta(load_job(run.out)["job_id"])["status"] == RUNNING, "FLARE itself never says so"
     assert main(["resume", str(run.out)]) == 0
     assert [row["round"] for row in history(run.out)] == list(range(1, ROUNDS + 1))
     assert_equals_plain_loop(run.out, data_root, rounds=ROUNDS)

@@ -124,6 +124,16 @@ def test_every_workaround_of_flare_is_on_its_page():
             assert any((ROOT / folder / name).exists() for folder in below), f"{name} is not there"
 
 
+def test_every_workaround_of_flare_names_a_test_that_fails_without_need():
+    page = (ROOT / "docs" / "explanation" / "flare.md").read_text(encoding="utf-8")
+    tests, named = ROOT / "tests" / "flare" / "compat", set()
+    for entry in re.findall(r"^\*\*.*\*\* — (?:.+\n)+", page, re.MULTILINE):
+        line = re.search(r"^:   \*FLARE's test:\* (.*)$", entry, re.MULTILINE)
+        assert line, entry
+        named |= set(re.findall(r"`(test_\w+\.py)`", line[1]))
+    assert named == {path.name for path in tests.glob("test_*.py")}
+
+
 @pytest.mark.parametrize(
     "page",
     sorted({*(ROOT / "docs").rglob("*.md"), *(ROOT / p for p in PAGES.values())}),

@@ -6,8 +6,11 @@ Symptoms, FLARE 2.9.0:
   in it without quotes: with a blank in the path no site ever connects.
 - `simulate.py`, `_SITE_LOST`: the simulator looks for a free port, lets go of it and starts a worker that is to listen
   there. Another program may take it in between; that site never runs.
+- `simulate.py`, `_Family`: every worker leads a session of its own, so that whoever ends the simulator with all of its
+  group (Ctrl-C in a terminal, a batch system) misses the workers.
 """
 
+import os
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,12 +27,12 @@ class Started(Exception):
     """In the place of a started worker."""
 
 
-def worker_command(workspace: Path, monkeypatch) -> tuple[list[str], list[int]]:
-    """The words with which FLARE's simulator would start a worker, and the ports that it had asked for by then."""
+def worker_command(workspace: Path, monkeypatch) -> tuple[list[str], list[int], dict]:
+    """How FLARE's simulator would start a worker: the words, the ports that it had asked for by then, the options."""
     runner = pristine(simulator_runner)
     (workspace / "site-1" / "startup").mkdir(parents=True)
     (workspace / "site-1" / "local").mkdir()
-    ports, words = [], []
+    ports, words, options = [], [], {}
 
     def open_ports(count: int) -> list[int]:
         ports.append(12345)
@@ -37,6 +40,7 @@ def worker_command(workspace: Path, monkeypatch) -> tuple[list[str], list[int]]:
 
     def popen(command, **kwargs):
         words.extend(command)
+        options.update(kwargs)
         raise Started
 
     monkeypatch.setattr(runner, "get_open_ports", open_ports)
@@ -47,17 +51,22 @@ def worker_command(workspace: Path, monkeypatch) -> tuple[list[str], list[int]]:
     simulator = SimpleNamespace(args=args, simulator_root=str(workspace), server_custom_folder=f"{workspace}/custom")
     with pytest.raises(Started):
         runner.SimulatorClientRunner.do_one_task(simulator, client, 1, None, threading.Lock())
-    return words, ports
+    return words, ports, options
 
 
 def test_a_blank_in_the_workspace_is_split(tmp_path, monkeypatch):
-    words, _ = worker_command(tmp_path / "a run", monkeypatch)
+    words, _, _ = worker_command(tmp_path / "a run", monkeypatch)
     assert str(tmp_path / "a") in words and not any(word.startswith(str(tmp_path / "a run")) for word in words)
 
 
 def test_the_port_is_only_a_number_when_the_worker_starts(tmp_path, monkeypatch):
-    words, ports = worker_command(tmp_path, monkeypatch)
+    words, ports, _ = worker_command(tmp_path, monkeypatch)
     assert words[words.index("--port") + 1] == str(ports[0])
+
+
+def test_a_worker_leads_a_session_of_its_own(tmp_path, monkeypatch):
+    _, _, options = worker_command(tmp_path, monkeypatch)
+    assert options.get("preexec_fn") is os.setsid or options.get("start_new_session")
 
 
 def test_our_classes_are_not_on_flares_own_list():
