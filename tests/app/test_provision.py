@@ -66,6 +66,7 @@ def test_installed_code_may_run_at_server_and_sites(made, name):
         assert read(kit / "local" / name)["class_allow_list"] == [*DEFAULT_CLASS_ALLOW_LIST, *ours]
 
 
+@pytest.mark.process
 def test_a_sites_resources(made):
     resources = read(made.sites["site-1"] / "local" / "resources.json")
     manager = component(resources, "resource_manager")
@@ -74,6 +75,7 @@ def test_a_sites_resources(made):
     assert resources["client"]["retry_timeout"] == 30, "FLARE's other settings stay"
 
 
+@pytest.mark.process
 def test_the_server_stores_nothing_in_the_temporary_directory(made):
     resources = read(made.server / "local" / "resources.json")
     jobs = component(resources, "job_manager")["uri_root"]
@@ -98,6 +100,7 @@ def test_six_hospitals_a_named_storage_and_no_certificate_that_outlives_the_root
     assert certificate(kits.server).not_valid_after_utc == root.not_valid_after_utc
 
 
+@pytest.mark.process
 def test_certificates_last_for_years(made):
     now = datetime.datetime.now(datetime.UTC)
     for kit in (made.server, *made.sites.values(), *made.users.values()):
@@ -107,6 +110,7 @@ def test_certificates_last_for_years(made):
         assert root.not_valid_after_utc - now > datetime.timedelta(days=3649)
 
 
+@pytest.mark.process
 def test_who_may_bring_code(made):
     rights = {name: read(kit / "local" / "authorization.json")["permissions"] for name, kit in made.sites.items()}
     assert rights["site-1"]["lead"]["byoc"] == "any"
@@ -119,6 +123,7 @@ def test_who_may_bring_code(made):
         assert with_code == without, "the two policies differ in nothing else"
 
 
+@pytest.mark.process
 def test_who_may_submit_and_who_may_look_into_a_hospital(made):
     rights = read(made.sites["site-1"] / "local" / "authorization.json")["permissions"]
     submit = {role: r.get("submit_job", "none") for role, r in rights.items()}
@@ -127,6 +132,7 @@ def test_who_may_submit_and_who_may_look_into_a_hospital(made):
     assert shell == {"o:site", "none"}, "the site's log names its files: people of its own organisation only"
 
 
+@pytest.mark.process
 def test_a_fresh_site_is_told_to_set_its_data_path(made, monkeypatch):
     monkeypatch.delenv("FEDSM_DATA_ROOT", raising=False)
     kit = made.sites["site-1"]
@@ -209,6 +215,7 @@ def test_what_nvflare_refuses_is_said(again, capsys):
     assert "previous role is lead but is now member" in said
 
 
+@pytest.mark.process
 def test_filling_a_kit_twice_changes_nothing(made, tmp_path):
     kit = tmp_path / "site-1"
     shutil.copytree(made.sites["site-1"], kit)

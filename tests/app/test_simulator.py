@@ -113,6 +113,7 @@ def test_a_finished_run_is_not_evaluated_again(run_folder, capsys):
     assert (run_folder / "flare.log").stat().st_size == log and (run_folder / "results.json").is_file()
 
 
+@pytest.mark.process
 def test_a_slim_run_still_predicts_and_reports(run_folder, data_root, tmp_path, capsys):
     slim = shutil.copytree(run_folder, tmp_path / "slim")
     assert main(["clean", str(slim)]) == 0

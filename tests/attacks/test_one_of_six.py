@@ -176,6 +176,6 @@ def test_the_honest_sites_lose_nothing(tmp_path, sites, without, attack):
     missing = {site for row in results["validation"]["history"] for site in row["missing"]}
     assert noted | missing | set(results["missing_in_evaluation"]) == {HOSTILE}
     run = Run("run", federation.run_folder, results, None)
-    assert HOSTILE in conduct_table(run) + failure_table(run)
+    assert any(HOSTILE in table for table in (conduct_table(run), failure_table(run)) if table)
     if noted:
         assert f"{HOSTILE} " in summary(Progress(federation.run_folder / "progress.jsonl").events())
