@@ -140,6 +140,7 @@ def test_a_fresh_site_is_told_to_set_its_data_path(made, monkeypatch):
         load_site_settings(kit / "local", kit, "site-1", 1)
 
 
+@pytest.mark.process
 def test_every_line_of_the_site_template_can_be_taken(tmp_path):
     text = (TEMPLATES / "fedsm_site.yaml").read_text()
     keys = (
@@ -196,6 +197,7 @@ def test_a_second_call_keeps_certificates_and_what_the_sites_wrote(made, again, 
     assert "was taken over" in said
 
 
+@pytest.mark.process
 def test_host_names_that_the_certificate_lacks_are_refused(again, capsys):
     project = yaml.safe_load((POC / "project_localhost.yml").read_text())
     project["participants"][0]["host_names"] = ["localhost", "10.0.0.7"]
