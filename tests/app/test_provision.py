@@ -194,7 +194,7 @@ def test_a_second_call_keeps_certificates_and_what_the_sites_wrote(made, again, 
     assert [line.split()[0] for line in said.splitlines() if "->" in line and "need not be sent" not in line] == [
         "site-4"
     ]
-    assert "was taken over" in said
+    assert "was copied" in said
 
 
 @pytest.mark.process
