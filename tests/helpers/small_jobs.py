@@ -33,7 +33,7 @@ def small_settings(**given) -> JobSettings:
     ]
     defaults = {
         "task": "retinal", "method": "fedsm", "rounds": 3, "size": 32, "batch_size": 4, "lr": 1e-3,
-        "selector_lr": 1e-3, "round_timeout": 60,
+        "selector_lr": 1e-3, "round_timeout": 300,
     }  # fmt: skip
     return build_settings(**(defaults | given), overrides=overrides)
 
