@@ -39,9 +39,8 @@ docs: $(READY)
 test-fast: $(READY)
 	$(PYTEST) -m "unit or federation" --cov=fedsm --cov-report=
 
-# Twice as many as cores: tests of processes mostly wait for FLARE.
 test-process: $(READY)
-	$(PYTEST) -n $$((2 * $(WORKERS))) -m process --cov=fedsm --cov-append --cov-report=term:skip-covered --cov-fail-under=90
+	$(PYTEST) -m process --cov=fedsm --cov-append --cov-report=term:skip-covered --cov-fail-under=90
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
