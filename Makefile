@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+# Two tests a core: tests of processes and federations wait for most of their time.
+WORKERS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
 
-.PHONY: demo test lint types contracts docs test-fast test-process test-slow bench chaos jobs clean
+.PHONY: demo test lint types contracts docs test-all test-slow bench chaos jobs clean
 
 $(READY): requirements.txt requirements-dev.txt pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -20,7 +20,7 @@ demo: $(READY)
 		--out runs/demo --force
 
 # All checks, the quick ones first.
-test: lint types contracts docs test-fast test-process
+test: lint types contracts docs test-all
 
 lint: $(READY)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
@@ -35,12 +35,9 @@ docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # never --quiet: mkdocs then counts no warnings
 	@echo site/index.html
 
-# Lines of custom/fedsm are counted in both runs, as far as they are run by the tests themselves.
-test-fast: $(READY)
-	$(PYTEST) -m "unit or federation" --cov=fedsm --cov-report=
-
-test-process: $(READY)
-	$(PYTEST) -m process --cov=fedsm --cov-append --cov-report=term:skip-covered --cov-fail-under=90
+# Lines of custom/fedsm are counted as far as they are run by the tests themselves.
+test-all: $(READY)
+	$(BIN)/python -m pytest -n $(WORKERS) --cov=fedsm --cov-report=term:skip-covered --cov-fail-under=90
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow

@@ -30,11 +30,17 @@ def _scratch_home(tmp_path_factory, monkeypatch):
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items):
-    """Gives every test its kind; see `tests/helpers/kinds.py`."""
+    """Gives every test its kind (see `tests/helpers/kinds.py`), and puts the files with the longest tests first.
+
+    A worker takes a file at a time: were the long ones last, it would work on the last of them alone.
+    """
+    largest: dict[Path, int] = {}
     for item in items:
         kind = kinds.kind_of(item)
         if not item.get_closest_marker(kind):
             item.add_marker(kind)
+        largest[item.path] = max(largest.get(item.path, 0), kinds.ORDER.index(kind))
+    items.sort(key=lambda item: -largest[item.path])
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -24,7 +24,7 @@ KINDS = {
 }
 FEDERATION_EVENT = "tests.federation"  # raised by `Federation`
 _STARTS = {"subprocess.Popen": "process", "os.fork": "process", FEDERATION_EVENT: "federation"}
-_ORDER = list(KINDS)
+ORDER = list(KINDS)  # from the smallest to the largest
 
 _started: set[str] = set()
 
@@ -42,7 +42,7 @@ def kind_of(item) -> str:
     for fixture in item.fixturenames:
         names += [(path, fixture) for path in (item.path, *_conftests(item.path))]
     used = set[str]().union(*(_used(path, name) for path, name in names))
-    return max(used, key=_ORDER.index, default="unit")
+    return max(used, key=ORDER.index, default="unit")
 
 
 def _conftests(path: Path) -> Iterator[Path]:
@@ -118,5 +118,5 @@ def forget() -> None:
 
 def understated(kind: str) -> str | None:
     """The kind that a test of this kind should have, from what it started; None if it is right."""
-    largest = max(_started, key=_ORDER.index, default="unit")
-    return largest if _ORDER.index(largest) > _ORDER.index(kind) else None
+    largest = max(_started, key=ORDER.index, default="unit")
+    return largest if ORDER.index(largest) > ORDER.index(kind) else None
