@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from nvflare.app_common.widgets.streaming import ANALYTIC_EVENT_TYPE
 from nvflare.app_opt.tracking.tb.tb_receiver import TBAnalyticsReceiver
-from nvflare.job_config.api import FedJob
-from nvflare.recipe.spec import Recipe
+from nvflare.recipe.run import Run
+from nvflare.recipe.spec import ExecEnv, Recipe
 
-import fedsm
-from fedsm.core.private_files import close_to_others
+from app_fedsm.config.build import build_settings
+from app_fedsm.environments import check_result, prepare_environment
+from app_fedsm.flare_job import FedSMJob
+from app_fedsm.jobs import job_name
+from fedsm.core.errors import UserError, one_line_errors
 from fedsm.core.settings import JobSettings
 from fedsm.core.task_names import SCORE
 from fedsm.flare import exchange
@@ -25,68 +25,84 @@ from fedsm.flare.executor import FedSMExecutor
 from fedsm.flare.forget_controller import ForgetController
 from fedsm.tracks import check_options
 
+__all__ = ["EvaluationRecipe", "FedSMRecipe", "ForgetRecipe", "one_line_errors"]
+
 POLL_SECONDS = 0.2  # FLARE's clients ask for work every 2 s by default, which doubles a short round
+_FLARE_NAMES = {"num_rounds": "rounds", "min_clients": "min_sites"}  # FLARE's name of a setting -> ours
 
 
-class _FedSMJob(Recipe):
-    """What all recipes share.
+class _FedSMRecipe(Recipe):
+    """What all recipes share: they run in SimEnv, PocEnv and ProdEnv, and can be exported.
 
     Args:
         job: the job.
-        byoc: carry the code inside the job. Default: the sites have installed the package.
-        sites: the job goes to these alone; default: to all that are connected when it starts.
-
-    Raises:
-        UserError: the tracks cannot work with any number of sites.
+        resume_from: see `FedSMRecipe`.
     """
 
-    def __init__(self, job: FedJob, byoc: bool, sites: list[str] | None):
-        job.set_app_packages(["fedsm"])  # never copied by FLARE's import scan, which misses files: see export
+    def __init__(self, job: FedSMJob, resume_from: str = ""):
         super().__init__(job)
         self.add_server_config({"server": {"task_request_interval": POLL_SECONDS}})
-        self._byoc = byoc
-        self._sites = sites
+        self._fedsm_job = job
+        self._resume_from = resume_from
 
-    def export(self, job_dir: str, **kwargs: Any) -> None:
-        """Writes the job folder `<job_dir>/<name>`; with `byoc` the whole package goes into its `app/custom`."""
-        with tempfile.TemporaryDirectory() as staging:
-            if self._byoc:
-                source = Path(fedsm.__file__).parent
-                shutil.copytree(source, Path(staging) / "fedsm", ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
-                self.add_server_file(staging)
-            super().export(job_dir, **kwargs)
-        close_to_others(Path(job_dir) / self._job.name)  # copies of code have the modes of the installed package
-        if self._sites:
-            self._deploy(Path(job_dir) / self._job.name, {"app": ["server", *self._sites]})
+    def run(self, env: ExecEnv, server_exec_params: dict | None = None, client_exec_params: dict | None = None) -> Run:
+        """Runs the job in an environment.
 
-    def _deploy(self, folder: Path, places: dict[str, list[str]]) -> None:
-        """Says in an exported job which app goes where."""
-        meta = folder / "meta.json"
-        content = json.loads(meta.read_text())
-        content["deploy_map"] = places
-        meta.write_text(json.dumps(content, indent=4))
+        Raises:
+            UserError: the environment cannot run it; nothing was started. Or the simulation failed.
+        """
+        prepare_environment(env, self._fedsm_job, self._resume_from)
+        ran = super().run(env, server_exec_params, client_exec_params)
+        check_result(env, self._fedsm_job)
+        return ran
 
 
-class FedSMRecipe(_FedSMJob):
-    """Puts a FedSM job together.
+class FedSMRecipe(_FedSMRecipe):
+    """A FedSM job, by the names that FLARE's own recipes use.
 
     Args:
-        settings: everything about the job; it is written once, into the server's configuration.
-        name: the job's name.
-        resume_from: what to go on from: a `checkpoints` folder on the server's disk, or `job:ID`.
+        name: the job's name; default: `<method>_<task>`.
+        task: name of a task, or path of a task's YAML file.
+        method: how it is trained.
+        num_rounds: federated rounds (`rounds` of our settings).
+        min_clients: good answers that a round needs, and sites that FLARE waits for (`min_sites` of our settings).
+        resume_from: what to go on from: a `checkpoints` folder (simulator), or `job:ID` (a server that ran this job).
+        from_round: the round to go on from, with `resume_from`; default: the newest checkpoint's.
         byoc: carry the code inside the job. Default: the sites have installed the package.
+        sites: the job goes to these alone; default: to all that are connected when it starts.
         resources: site (or `@default`) -> what the site's resource manager must have free for this job, such as
             `{"num_of_gpus": 1, "mem_per_gpu_in_GiB": 8}`.
-        sites: the job goes to these alone; default: to all that are connected when it starts.
-        from_round: the round to go on from, with `resume_from`; default: the newest checkpoint's.
+        settings: all settings at once, instead of the task, the method and the options.
+        **options: every other setting of a job (`lr=3e-3`, `size=64`); `lam`, `selector` and `personal` as in
+            `fedsm run`; `overrides=["task.unet.channels=[8, 16]"]` for what is nested.
+
+    Raises:
+        UserError: an unknown setting, or a value that cannot be used.
     """
 
     def __init__(
-        self, settings: JobSettings, name: str, resume_from: str = "", byoc: bool = False,
-        resources: dict[str, dict] | None = None, sites: list[str] | None = None, from_round: int | None = None,
-    ):  # fmt: skip
+        self,
+        name: str | None = None,
+        *,
+        task: str | None = None,
+        method: str = "fedsm",
+        num_rounds: int | None = None,
+        min_clients: int | None = None,
+        resume_from: str = "",
+        from_round: int | None = None,
+        byoc: bool = False,
+        sites: list[str] | None = None,
+        resources: dict[str, dict] | None = None,
+        settings: JobSettings | None = None,
+        **options: Any,
+    ):
+        if settings is None:
+            settings = _settings(task, method, {"num_rounds": num_rounds, "min_clients": min_clients}, options)
+        elif task or options or num_rounds is not None or min_clients is not None:
+            raise UserError("FedSMRecipe takes `settings`, or a task and options, not both")
         check_options(settings)
-        job = FedJob(name=name, min_clients=settings.min_sites)
+        self.settings = settings
+        job = FedSMJob(name or job_name(settings), settings.min_sites, byoc, sites)
         for site, needed in (resources or {}).items():
             job.job.add_resource_spec(site, needed)
         controller = FedSMController(settings.to_dict(), resume_from=resume_from, from_round=from_round)
@@ -96,49 +112,56 @@ class FedSMRecipe(_FedSMJob):
         job.to_server(TBAnalyticsReceiver(events=[ANALYTIC_EVENT_TYPE]), id="tensorboard")
         tasks = [exchange.REGISTER, exchange.TRAIN, exchange.VALIDATE, exchange.EVALUATE]
         job.to_clients(FedSMExecutor(), tasks=tasks)
-        super().__init__(job, byoc, sites)
+        super().__init__(job, resume_from)
 
 
-class EvaluationRecipe(_FedSMJob):
-    """Puts an evaluation together: a super model that every site scores on its own images.
+def _settings(task: str | None, method: str, given: dict[str, Any], options: dict[str, Any]) -> JobSettings:
+    if task is None:
+        raise UserError("FedSMRecipe needs a task", remedy='for example FedSMRecipe(task="retinal")')
+    for name, value in given.items():
+        if value is not None and _FLARE_NAMES[name] in options:
+            raise UserError(f"{name} and {_FLARE_NAMES[name]} are the same setting", remedy="give one of them")
+    return build_settings(
+        task, method, **options, **{_FLARE_NAMES[name]: value for name, value in given.items() if value is not None}
+    )
+
+
+class EvaluationRecipe(_FedSMRecipe):
+    """An evaluation: a super model that every site scores on its own images.
 
     Args:
+        name: the job's name.
         model: the super model's folder. It is sent in the server's configuration, which is not code: sites that forbid
             BYOC accept the job.
-        name: the job's name.
+        sites: the sites that take part.
         part: which of the sites' images; see `EvaluationController`.
         seed: of the bootstrap.
-        sites: the sites that take part.
         byoc: carry the code inside the job.
     """
 
-    def __init__(self, model: Path, name: str, part: str, seed: int, sites: list[str], byoc: bool = False):
-        job = FedJob(name=name, min_clients=1)
+    def __init__(
+        self, name: str = "evaluate", *, model: Path | str, sites: list[str], part: str = "test", seed: int = 0,
+        byoc: bool = False,
+    ):  # fmt: skip
+        job = FedSMJob(name, 1, byoc, sites, {MODEL: Path(model)})
         job.to_server(EvaluationController(part, seed), id="controller")
         job.to_clients(FedSMExecutor(), tasks=[SCORE])
-        super().__init__(job, byoc, sites)
-        self._model = model
-
-    def export(self, job_dir: str, **kwargs: Any) -> None:
-        super().export(job_dir, **kwargs)
-        folder = Path(job_dir) / self._job.name
-        shutil.copytree(folder / "app", folder / "app_server")
-        shutil.copytree(self._model, folder / "app_server" / "config" / MODEL)
-        self._deploy(folder, {"app": self._sites or [], "app_server": ["server"]})
+        super().__init__(job)
 
 
-class ForgetRecipe(_FedSMJob):
-    """Puts a job together that removes a site from what the server keeps of a run.
+class ForgetRecipe(_FedSMRecipe):
+    """A job that removes a site from what the server keeps of a run.
 
     Args:
+        name: the job's name; default: `forget_<site>`.
         site: who leaves.
         run: see `ForgetController`.
         witness: a site that the job is sent to, because FLARE needs one; it does nothing.
         byoc: carry the code inside the job.
     """
 
-    def __init__(self, site: str, run: str, witness: str, byoc: bool = False):
-        job = FedJob(name=f"forget_{site}", min_clients=1)
+    def __init__(self, name: str | None = None, *, site: str, run: str, witness: str, byoc: bool = False):
+        job = FedSMJob(name or f"forget_{site}", 1, byoc, [witness])
         job.to_server(ForgetController(site, run), id="controller")
         job.to_clients(FedSMExecutor(), tasks=[SCORE])
-        super().__init__(job, byoc, [witness])
+        super().__init__(job, run)

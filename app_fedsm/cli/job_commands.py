@@ -7,8 +7,8 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app_fedsm.cli.federation_commands import add_gpus, parse_gpus
 from app_fedsm.cli.job_options import add_job_options, settings_of
+from app_fedsm.cli.submission import add_gpus, parse_gpus
 from fedsm.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,7 +26,11 @@ def _export(args: argparse.Namespace) -> int:
     name = args.name or job_name(settings)
     try_networks(settings, settings.min_sites)
     try:
-        FedSMRecipe(settings, name, args.resume_from, args.byoc, parse_gpus(args.gpus or [])).export(str(args.out))
+        resources = parse_gpus(args.gpus or [])
+        recipe = FedSMRecipe(
+            name, settings=settings, resume_from=args.resume_from, byoc=args.byoc, resources=resources
+        )  # fmt: skip
+        recipe.export(str(args.out))
     except (ValueError, RuntimeError) as e:  # FLARE's words on names and on folders that are not ours
         raise UserError(str(e).splitlines()[0]) from e
     print(args.out / name)
@@ -38,7 +42,9 @@ def _workspace(args: argparse.Namespace) -> int:
     from fedsm.data.site_folder import list_sites
 
     if not is_plain(args.workspace.resolve()):
-        raise UserError(f"{args.workspace}: `nvflare simulator` cannot work in a path with blanks; choose another")
+        raise UserError(
+            f"{args.workspace}: `nvflare simulator` cannot work in a path with blanks", remedy="choose another"
+        )
     sites = list_sites(args.data)
     prepare_workspace(args.workspace, args.data, len(sites))
     names = [] if sites == [f"site-{i + 1}" for i in range(len(sites))] else ["-c", ",".join(sites)]

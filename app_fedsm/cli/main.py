@@ -19,6 +19,7 @@ from app_fedsm.cli import (
     federation_commands,
     forget,
     job_commands,
+    poc_commands,
     predict,
     provision_command,
     report,
@@ -51,6 +52,7 @@ def build_parser() -> Parser:
     forget.add_parser(commands)
     clean.add_parser(commands)
     data_commands.add_parsers(commands)
+    poc_commands.add_parsers(commands)
     federation_commands.add_parsers(commands)
     provision_command.add_parser(commands)
     site_commands.add_parser(commands)

@@ -50,7 +50,7 @@ def evaluate_remotely(
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out) as staging:
         name = f"evaluate_{model.settings.task.name}"
-        EvaluationRecipe(folder, name, part, seed, sites, byoc).export(staging)
+        EvaluationRecipe(name, model=folder, sites=sites, part=part, seed=seed, byoc=byoc).export(staging)
         with sessions.connect(kit) as session:
             job_id = remote.hand_in(session, Path(staging) / name)
     try:

@@ -31,12 +31,14 @@ def forget_remotely(run: Path, site: str) -> None:
     kit, ids = Path(job["kit"]), [job["job_id"], *job["earlier"]]
     with sessions.connect(kit) as session:
         if events_of(session, ids[0]):
-            raise UserError(f"job {ids[0]} of {run} runs; wait for it or abort it first")
+            raise UserError(f"job {ids[0]} of {run} runs", remedy="wait for it or abort it first")
         here = [s for s in sessions.registered(session) if s != site]
     if not here:
-        raise UserError("no other site is connected, and FLARE starts no job without one; try again when one is")
+        raise UserError(
+            "no other site is connected, and FLARE starts no job without one", remedy="try again when one is"
+        )
     with tempfile.TemporaryDirectory(dir=run) as staging:
-        ForgetRecipe(site, f"job:{','.join(ids)}", here[0], job["byoc"]).export(staging)
+        ForgetRecipe(site=site, run=f"job:{','.join(ids)}", witness=here[0], byoc=job["byoc"]).export(staging)
         with sessions.connect(kit) as session:
             forgetting = remote.hand_in(session, Path(staging) / f"forget_{site}")
     meta, failure = follow(kit, forgetting, 1, "job")

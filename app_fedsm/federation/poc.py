@@ -53,7 +53,9 @@ class Poc:
         self.folder = folder.resolve()
         self.flare = self.folder / "flare"
         if " " in str(self.flare):
-            raise UserError(f"{self.folder}: `nvflare poc` cannot start from a path with blanks; choose another --dir")
+            raise UserError(
+                f"{self.folder}: `nvflare poc` cannot start from a path with blanks", remedy="choose another --dir"
+            )
 
     @property
     def note(self) -> dict:
@@ -65,7 +67,7 @@ class Poc:
         try:
             return json.loads((self.folder / _NOTE).read_text())
         except (OSError, ValueError) as e:
-            raise UserError(f"{self.folder} holds no POC; `{self._command('up')}` makes one") from e
+            raise UserError(f"{self.folder} holds no POC", remedy=f"`{self._command('up')}` makes one") from e
 
     @property
     def kits(self) -> Path:
@@ -87,13 +89,15 @@ class Poc:
         if (self.folder / _NOTE).is_file():
             if self.note != asked:
                 differs = next(key for key in asked if self.note.get(key) != asked[key])
-                raise UserError(f"{self.folder} holds a POC with other {differs}; `{self._command('down')}` first")
+                raise UserError(
+                    f"{self.folder} holds a POC with other {differs}", remedy=f"`{self._command('down')}` first"
+                )
             close_to_others(self.flare)  # an earlier version left the keys open
             return
         if self.flare.exists() and not (self.folder / "project.yml").is_file():
-            raise UserError(f"{self.flare} exists and is not a POC of `fedsm poc`; choose another --dir")
-        if not _is_free(port):
-            raise UserError(f"port {port} is in use; stop what listens there, or choose another with --port")
+            raise UserError(f"{self.flare} exists and is not a POC of `fedsm poc`", remedy="choose another --dir")
+        if not is_free(port):
+            raise UserError(f"port {port} is in use", remedy="stop what listens there, or choose another with --port")
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "project.yml").write_text(yaml.safe_dump(_project(sites, port), sort_keys=False))
         self._nvflare("prepare", "-i", str(self.folder / "project.yml"), "--force")
@@ -186,7 +190,8 @@ class Poc:
             raise UserError(f"`nvflare poc {verb}` failed: {said}")
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
+    """Whether nobody listens on a port of this machine."""
     with socket.socket() as s:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from app_fedsm.federation import session as sessions
 from app_fedsm.federation.following import PATIENCE, POLL_SECONDS, RUNNING, WAITING, events_of, follow, refusals
-from app_fedsm.runs.run_folder import EARLIER, LOG, PROGRESS, RESULTS, RUN, check_links, collect
+from app_fedsm.runs.run_folder import EARLIER, LOG, PROGRESS, RESULTS, RUN, check_links, check_rounds, collect
 from fedsm.core.errors import UserError
 from fedsm.core.files import write_json
 from fedsm.core.names import check_job_id, check_site_names
@@ -38,7 +38,7 @@ def check_connected(kit: Path, sites: list[str]) -> None:
     with sessions.connect(kit) as session:
         here = sessions.registered(session)
     if missing := [site for site in sites if site not in here]:
-        raise UserError(f"not connected to the server: {', '.join(missing)}; start them, then submit again")
+        raise UserError(f"not connected to the server: {', '.join(missing)}", remedy="start them, then submit again")
 
 
 def submit(
@@ -65,16 +65,17 @@ def submit(
     Raises:
         UserError: the server refuses the job.
     """
-    from app_fedsm.jobs import job_name
     from app_fedsm.recipes import FedSMRecipe
 
     kit, out = kit.resolve(), out.resolve()
     with sessions.connect(kit) as session:
         resume_from = f"job:{','.join(earlier)}" if earlier else ""
-        FedSMRecipe(settings, job_name(settings), resume_from, byoc, resources, sites, from_round).export(
-            str(out / "job")
-        )
-        job_id = hand_in(session, out / "job" / job_name(settings))
+        recipe = FedSMRecipe(
+            settings=settings, resume_from=resume_from, from_round=from_round, byoc=byoc, sites=sites,
+            resources=resources,
+        )  # fmt: skip
+        recipe.export(str(out / "job"))
+        job_id = hand_in(session, out / "job" / recipe.name)
     note = {"job_id": job_id, "kit": str(kit), "settings": settings.to_dict(), "sites": all_sites or sites}
     write_json(out / RUN, note | {"byoc": byoc, "resources": resources or {}, "earlier": list(earlier)})
     return job_id
@@ -117,8 +118,10 @@ def resume(
     job = load_job(out)
     kit, old = Path(job["kit"]), job["job_id"]
     if (out / RESULTS).is_file() and rounds is None and from_round is None:
-        raise UserError(f"{out} is finished; --rounds N goes on for more")
+        raise UserError(f"{out} is finished", remedy="--rounds N goes on for more")
     settings = JobSettings.from_dict(job["settings"] | ({} if rounds is None else {"rounds": rounds}))
+    if (out / RESULTS).is_file():
+        check_rounds(out, read_json(out / RESULTS)["rounds"], job["settings"]["rounds"], settings.rounds, from_round)
     with sessions.connect(kit) as session:
         running = sessions.running_at(session)
         here = sorted(running)
@@ -134,7 +137,7 @@ def resume(
             # A restarted site is connected but not in the job, long before the job has noticed.
             if not join and from_round is None and all(old in running[site] for site in present):
                 fetch = shlex.join(["fedsm", "fetch", str(out)])
-                raise UserError(f"job {old} runs and no site waits to come back; `{fetch}` waits for it")
+                raise UserError(f"job {old} runs and no site waits to come back", remedy=f"`{fetch}` waits for it")
             _stop(session, old)
     ids = [old, *job["earlier"]]
     new = submit(kit, settings, out, present, job["byoc"], job["resources"], ids, sites, from_round)
@@ -149,7 +152,7 @@ def _stop(session: Session, job_id: str) -> None:
     deadline = time.monotonic() + PATIENCE
     while session.get_job_meta(job_id)["status"] in (*WAITING, RUNNING):
         if time.monotonic() > deadline:
-            raise UserError(f"job {job_id} does not stop; try again, or ask the server's operator")
+            raise UserError(f"job {job_id} does not stop", remedy="try again, or ask the server's operator")
         time.sleep(POLL_SECONDS)
 
 

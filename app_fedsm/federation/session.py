@@ -33,12 +33,11 @@ def connect(kit: Path, timeout: float = 15.0) -> Iterator:
     from nvflare.fuel.flare_api.flare_api import new_secure_session
 
     kit = kit.resolve()
-    if not (kit / _CONFIG).is_file():
-        raise UserError(f"{kit} is no user's startup kit: {_CONFIG} is missing; --kit is the folder above startup/")
+    user = user_of(kit)
     logging.getLogger("nvflare").setLevel(logging.CRITICAL)  # it would log every refused connection
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # FLARE prints every attempt
-            session = new_secure_session(kit.name, str(kit), timeout=timeout, auto_login_max_tries=2)
+            session = new_secure_session(user, str(kit), timeout=timeout, auto_login_max_tries=2)
     except api_spec.NoConnection as e:
         raise UserError(f"no FLARE server answers at {address(kit)}: is it started, and its port open?") from e
     except (api_spec.AuthenticationError, api_spec.AuthorizationError) as e:
@@ -54,13 +53,26 @@ def connect(kit: Path, timeout: float = 15.0) -> Iterator:
             session.close()
 
 
+def user_of(kit: Path) -> str:
+    """The user whose startup kit it is: FLARE names the folder after him.
+
+    Raises:
+        UserError: it is no user's.
+    """
+    if not (kit / _CONFIG).is_file():
+        raise UserError(
+            f"{kit} is no user's startup kit: {_CONFIG} is missing", remedy="--kit is the folder above startup/"
+        )
+    return kit.resolve().name
+
+
 def address(kit: Path) -> str:
     """Host and port of the kit's server."""
     try:
         admin = json.loads((kit / _CONFIG).read_text())["admin"]
         return f"{admin['host']}:{admin['port']}"
     except (OSError, ValueError, KeyError, TypeError) as e:
-        raise UserError(f"{kit / _CONFIG} cannot be read: {e}; ask for the kit again") from e
+        raise UserError(f"{kit / _CONFIG} cannot be read: {e}", remedy="ask for the kit again") from e
 
 
 def running_at(session: Session) -> dict[str, set[str]]:

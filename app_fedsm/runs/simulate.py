@@ -71,7 +71,9 @@ def check_data(root: Path, settings: JobSettings, task: str, known: Sequence[str
     try_networks(settings, len(members))
     reports = check_with_bar(root, settings.task)
     if [report.site for report in reports] != sites:
-        raise UserError(f"{root} is one site's folder or holds images beside the sites; --data is the folder above")
+        raise UserError(
+            f"{root} is one site's folder or holds images beside the sites", remedy="--data is the folder above"
+        )
     if refused := refusal(reports, f"fedsm data check {shlex.quote(str(root))} --task {shlex.quote(task)}"):
         raise UserError(refused)
     return reports
@@ -113,7 +115,7 @@ def simulate(
     print(f"{len(sites)} sites, {settings.rounds} rounds; FLARE's log: {log}", file=sys.stderr)
     for attempt in range(1 + RESTARTS):
         resume_from = str(out / FOLDER) if resume else ""
-        FedSMRecipe(settings, name, resume_from).export(str(out / "job"))
+        FedSMRecipe(name, settings=settings, resume_from=resume_from).export(str(out / "job"))
         # Threads by the number of sites, not of those that run at once: sums in torch depend on the threads.
         prepare_workspace(workspace, root, len(sites), out / "site_state", cache)
         adapt(out / "job" / name, workspace)

@@ -134,7 +134,7 @@ def test_who_may_submit_and_who_may_look_into_a_hospital(made):
 
 @pytest.mark.process
 def test_a_fresh_site_is_told_to_set_its_data_path(made, monkeypatch):
-    monkeypatch.delenv("FEDSM_DATA_ROOT", raising=False)
+    monkeypatch.delenv("FEDSM_DATA", raising=False)
     kit = made.sites["site-1"]
     with pytest.raises(UserError, match="no data path; write `data:"):
         load_site_settings(kit / "local", kit, "site-1", 1)

@@ -243,7 +243,7 @@ def test_a_python3_that_is_another(kit, capsys, monkeypatch):
     ],
 )
 def test_site_file(kit, capsys, monkeypatch, text, words):
-    monkeypatch.delenv("FEDSM_DATA_ROOT", raising=False)
+    monkeypatch.delenv("FEDSM_DATA", raising=False)
     write_settings(kit, text)
     table = Table(capsys, kit, *SMALL)
     assert table.level("fedsm_site.yaml") == "FAIL" and words in table.says("fedsm_site.yaml") and table.code == 1

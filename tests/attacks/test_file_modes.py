@@ -127,7 +127,7 @@ def test_experiment(data, tmp_path):
 
 @pytest.mark.process
 def test_keys_of_a_consortium(tmp_path):
-    """Row 8: the root key was 0644, and every participant's. Calling it again closes what was left open."""
+    """Row 8: the root key (state/cert.json) was 0644. Calling it again closes what was left open."""
     kits = tmp_path / "kits"
     assert main(["provision", str(PROJECT), "-o", str(kits)]) == 0
     root_key = next(kits.rglob("state/cert.json"))

@@ -58,13 +58,13 @@ def victim(federation):
 def training(folder, resume_from: str = "", byoc: bool = False):
     """A job that would go on for a second round."""
     settings = small_settings(rounds=2, min_sites=1)
-    FedSMRecipe(settings, "attack", resume_from, byoc, sites=SITES[:1]).export(str(folder))
+    FedSMRecipe("attack", settings=settings, resume_from=resume_from, byoc=byoc, sites=SITES[:1]).export(str(folder))
     return folder / "attack"
 
 
 def forgetting(folder, site: str, run: str):
     """A job that would forget a site, its arguments written by hand."""
-    ForgetRecipe("any", "job:any", SITES[0]).export(str(folder))
+    ForgetRecipe(site="any", run="job:any", witness=SITES[0]).export(str(folder))
 
     def change(config: dict) -> None:
         config["workflows"][0]["args"] = {"site": site, "run": run}
@@ -90,7 +90,7 @@ def evaluation(folder, run, run_id: str):
     model = shutil.copytree(run / "super_model", folder / "super_model")
     manifest = json.loads((model / "manifest.json").read_text())
     (model / "manifest.json").write_text(json.dumps(manifest | {"run_id": run_id}))
-    EvaluationRecipe(model, "evaluate", "test", 0, SITES[:1]).export(str(folder))
+    EvaluationRecipe("evaluate", model=model, sites=SITES[:1]).export(str(folder))
     return folder / "evaluate"
 
 

@@ -63,7 +63,7 @@ def test_those_that_wait_are_bounded(runner):
 def test_curves_are_the_servers_own(tmp_path):
     import json
 
-    FedSMRecipe(small_settings(), "job").export(str(tmp_path))
+    FedSMRecipe("job", settings=small_settings()).export(str(tmp_path))
     config = json.loads((tmp_path / "job/app/config/config_fed_server.json").read_text())
     (receiver,) = [c for c in config["components"] if c["id"] == "tensorboard"]
     assert receiver["args"]["events"] == ["analytix_log_stats"]

@@ -92,7 +92,7 @@ def test_a_size_is_a_number_of_bytes_or_text(tmp_path):
 
 
 def test_environment_variable_serves_where_there_is_no_file(tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDSM_DATA_ROOT", "/from/env")
+    monkeypatch.setenv("FEDSM_DATA", "/from/env")
     assert str(load(tmp_path, None).data) == "/from/env/site-1"
 
 
@@ -145,7 +145,7 @@ def test_environment_variable_serves_where_there_is_no_file(tmp_path, monkeypatc
     ],
 )
 def test_errors_name_the_site_and_the_remedy(tmp_path, monkeypatch, text, words):
-    monkeypatch.delenv("FEDSM_DATA_ROOT", raising=False)
+    monkeypatch.delenv("FEDSM_DATA", raising=False)
     with pytest.raises(UserError, match="site-1") as caught:
         load(tmp_path, text)
     assert words in str(caught.value)

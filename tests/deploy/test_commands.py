@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from app_fedsm.cli.federation_commands import parse_gpus
 from app_fedsm.cli.main import main
+from app_fedsm.cli.submission import parse_gpus
 from app_fedsm.federation.following import refusals
 from fedsm.core.errors import UserError
 
@@ -66,12 +66,26 @@ def test_the_run_of_a_federation_is_not_resumed_in_the_simulator(tmp_path, capsy
     assert "fedsm resume" in capsys.readouterr().err
 
 
+def test_a_finished_job_is_not_asked_for_fewer_rounds(tmp_path, capsys):
+    """The server is not asked, and the results stay where they are."""
+    from tests.helpers.small_jobs import small_settings
+
+    job_id = "0f0e0d0c-0b0a-4908-8706-050403020100"
+    run = {"job_id": job_id, "kit": "nowhere", "settings": small_settings(rounds=3).to_dict(), "byoc": False}
+    (tmp_path / "run.json").write_text(json.dumps(run | {"sites": ["site-1"], "resources": {}, "earlier": []}))
+    (tmp_path / "results.json").write_text(json.dumps({"rounds": 3, "sites": ["site-1"]}))
+    assert main(["resume", str(tmp_path), "--rounds", "2"]) == 2
+    err = capsys.readouterr().err
+    assert "3 rounds are done already, more than --rounds 2" in err and err.count("\n") == 1
+    assert (tmp_path / "results.json").is_file()
+
+
 def test_a_job_goes_to_its_sites_alone(tmp_path):
     """FLARE sends a job to whoever is connected, unless its deploy map says more."""
     from app_fedsm.recipes import FedSMRecipe
     from tests.helpers.small_jobs import small_settings
 
-    FedSMRecipe(small_settings(), "named", sites=["site-1", "site-3"]).export(str(tmp_path))
-    FedSMRecipe(small_settings(), "anybody").export(str(tmp_path))
+    FedSMRecipe("named", settings=small_settings(), sites=["site-1", "site-3"]).export(str(tmp_path))
+    FedSMRecipe("anybody", settings=small_settings()).export(str(tmp_path))
     maps = [json.loads((tmp_path / job / "meta.json").read_text())["deploy_map"] for job in ("named", "anybody")]
     assert maps == [{"app": ["server", "site-1", "site-3"]}, {"app": ["@ALL"]}]

@@ -26,6 +26,7 @@ from nvflare.apis.signal import Signal
 from nvflare.apis.workspace import Workspace
 from nvflare.private.fed.client.client_engine_executor_spec import ClientEngineExecutorSpec
 
+from fedsm.client.site_settings import FILE_NAME as SITE_FILE
 from fedsm.core.settings import JobSettings
 from fedsm.core.task_names import SIMULATED_JOB
 from fedsm.flare import exchange
@@ -52,7 +53,7 @@ class Site:
         (root / "local").mkdir(exist_ok=True)
         settings = {"data_root": str(federation.data), "threads": 1, "trainer": "inside"}
         settings |= federation.site_settings.get(name, {})
-        (root / "local" / "fedsm_site.yaml").write_text(yaml.safe_dump(settings))
+        (root / "local" / SITE_FILE).write_text(yaml.safe_dump(settings))
         engine = Mock(spec=ClientEngineExecutorSpec)
         engine.get_workspace.return_value = Workspace(str(root), name)
         self.manager = FLContextManager(engine=engine, identity_name=name, job_id=federation.job_id)
@@ -153,6 +154,8 @@ class Federation:
         self.controller = controller or FedSMController(settings.to_dict(), resume_from=resume_from)
         (folder / "server" / "startup").mkdir(parents=True, exist_ok=True)
         (folder / "server" / "local").mkdir(exist_ok=True)
+        # The simulator's server finds the same file as its sites: they share the workspace.
+        (folder / "server" / "local" / SITE_FILE).write_text(yaml.safe_dump({"data_root": str(data)}))
         self.sites = {name: Site(self, name) for name in sites}
 
         self.engine = Mock(spec=ServerEngineSpec)

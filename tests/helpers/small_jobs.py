@@ -11,12 +11,20 @@ from app_fedsm.config.build import build_settings
 from fedsm.core.settings import JobSettings
 
 SITES = ["site-1", "site-2", "site-3"]
-# what `small_settings` says, for the command line
+# what `small_settings` says: for the command line, and for recipes
 SMALL = [
     "--task", "retinal", "--size", "32", "--batch-size", "4", "--lr", "1e-3", "--selector-lr", "1e-3",
     "--set", "task.unet.channels=[4,8,16]", "--set", "task.unet.residual_units=1",
     "--set", "task.selector_net={head: gap, width: 0.0625}", "--round-timeout", "600",
 ]  # fmt: skip
+SMALL_OPTIONS = {
+    "task": "retinal", "size": 32, "batch_size": 4, "lr": 1e-3, "selector_lr": 1e-3, "round_timeout": 300,
+    "overrides": [
+        "task.unet.channels=[4,8,16]",
+        "task.unet.residual_units=1",
+        "task.selector_net={head: gap, width: 0.0625}",
+    ],
+}  # fmt: skip
 
 
 def small_settings(**given) -> JobSettings:
@@ -25,17 +33,8 @@ def small_settings(**given) -> JobSettings:
     lr is 1e-3, not more: at 3e-3 one weight with a tiny gradient made the global models of the federated run and of
     the plain loop differ by 2.1e-5 after three rounds, from float32 rounding that Adam amplifies; at 1e-3 by 1.2e-7.
     """
-    overrides = [
-        "task.unet.channels=[4,8,16]",
-        "task.unet.residual_units=1",
-        "task.selector_net={head: gap, width: 0.0625}",
-        *given.pop("overrides", []),
-    ]
-    defaults = {
-        "task": "retinal", "method": "fedsm", "rounds": 3, "size": 32, "batch_size": 4, "lr": 1e-3,
-        "selector_lr": 1e-3, "round_timeout": 300,
-    }  # fmt: skip
-    return build_settings(**(defaults | given), overrides=overrides)
+    overrides = [*SMALL_OPTIONS["overrides"], *given.pop("overrides", [])]
+    return build_settings(**({"method": "fedsm", "rounds": 3} | SMALL_OPTIONS | given | {"overrides": overrides}))
 
 
 def write_site(folder: Path, count: int, seed: int, size: int = 40) -> None:

@@ -16,7 +16,7 @@ from fedsm.data.site_rules import SiteRules
 from fedsm.selectors.private_sums import StatisticsPrivacy
 
 FILE_NAME = "fedsm_site.yaml"
-DATA_ROOT_VARIABLE = "FEDSM_DATA_ROOT"
+DATA_ROOT_VARIABLE = "FEDSM_DATA"
 PROCESS, INSIDE = "process", "inside"  # of `trainer`
 FIXED, BY_SEED = "fixed", "by_seed"  # of `splits`
 MIN_PATIENTS = 5

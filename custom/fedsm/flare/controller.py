@@ -31,6 +31,7 @@ from fedsm.flare.compat.tensors import enable_tensors
 from fedsm.flare.round import Round
 from fedsm.flare.run import Run
 from fedsm.flare.settle import settle, try_candidates
+from fedsm.flare.simulated_data import check_simulated_data
 from fedsm.flare.submitter import submitter_of
 from fedsm.flare.task_runner import GO_ON
 from fedsm.nets import build_unet
@@ -137,6 +138,7 @@ class FedSMController(Controller):
         engine = fl_ctx.get_engine()
         job = JobSettings.from_dict(self.settings)
         clients = sorted((c.name for c in engine.get_clients()), key=natural_key)
+        check_simulated_data(fl_ctx, clients)
         build_unet(job.task)  # loads the libraries now, so that they do not count as memory growth of the run
         return_freed_memory()
         self._start_rss = psutil.Process().memory_info().rss

@@ -23,5 +23,5 @@ def submitter_of(fl_ctx: FLContext) -> Submitter | None:
     keys = (JobMetaKey.SUBMITTER_NAME.value, JobMetaKey.SUBMITTER_ORG.value, JobMetaKey.SUBMITTER_ROLE.value)
     found = [meta.get(key) for key in keys] if isinstance(meta, dict) else [None]
     if not all(isinstance(value, str) and value for value in found):
-        raise UserError("FLARE does not say who submitted this job; submit it with a startup kit of your own")
+        raise UserError("FLARE does not say who submitted this job", remedy="submit it with a startup kit of your own")
     return Submitter(*found)

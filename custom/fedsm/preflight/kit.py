@@ -54,8 +54,8 @@ def load_kit(root: Path) -> Kit:
     path = root / "startup" / "fed_client.json"
     if not path.is_file() or not (root / "local").is_dir():
         raise UserError(
-            f"{root} is no client's startup kit: it needs startup/fed_client.json and local/;"
-            " give the folder that `nvflare provision` made for this site"
+            f"{root} is no client's startup kit: it needs startup/fed_client.json and local/",
+            remedy="give the folder that `nvflare provision` made for this site",
         )
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -71,4 +71,4 @@ def load_kit(root: Path) -> Kit:
             server=server.get("identity", ""),
         )
     except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as e:
-        raise UserError(f"{path} names no server and client ({e!r}); unpack the kit again") from e
+        raise UserError(f"{path} names no server and client ({e!r})", remedy="unpack the kit again") from e

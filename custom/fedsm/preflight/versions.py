@@ -38,9 +38,13 @@ def load_versions(path: Path) -> dict[str, str]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as e:
-        raise UserError(f"{path} cannot be read ({e}); make it at the server: `fedsm site versions > FILE`") from e
+        raise UserError(
+            f"{path} cannot be read ({e})", remedy="make it at the server: `fedsm site versions > FILE`"
+        ) from e
     if not isinstance(content, dict) or not all(isinstance(v, str) for v in content.values()):
-        raise UserError(f"{path} must map names to versions; make it at the server: `fedsm site versions > FILE`")
+        raise UserError(
+            f"{path} must map names to versions", remedy="make it at the server: `fedsm site versions > FILE`"
+        )
     return content
 
 

@@ -1,0 +1,94 @@
+"""What `fedsm poc submit` and `fedsm submit` share: their options, and a job from its submission to its result."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app_fedsm.cli.job_options import add_job_options
+from app_fedsm.cli.parser import Parser
+from fedsm.core.errors import UserError
+from fedsm.core.text import printable
+
+if TYPE_CHECKING:
+    from fedsm.core.settings import JobSettings
+
+_GPUS = re.compile(r"(?:(?P<site>[^=]+)=)?(?P<count>\d+)(?::(?P<memory>\d+))?")
+
+
+def submit_and_follow(args: argparse.Namespace, kit: Path, settings: JobSettings, sites: list[str]) -> int:
+    """Submits a job, follows it and fetches its result."""
+    from app_fedsm.federation import remote
+    from app_fedsm.runs.run_folder import prepare_folder
+
+    resources = parse_gpus(args.gpus or [], sites)
+    if len(sites) < settings.min_sites:
+        raise UserError(f"{len(sites)} sites, but min_sites is {settings.min_sites}: no round could be closed")
+    remote.check_connected(kit, sites)
+    prepare_folder(args.out, resume=False, force=args.force)
+    job_id = remote.submit(kit, settings, args.out, sites, args.byoc, resources)
+    print(f"job {job_id}: {len(sites)} sites, {settings.rounds} rounds", file=sys.stderr)
+    if args.no_wait:
+        print(f"fedsm fetch {shlex.quote(str(args.out))}")
+        return 0
+    return follow(args.out)
+
+
+def follow(out: Path) -> int:
+    """Waits for a submitted job, prints how it ended and fetches its result."""
+    from app_fedsm.federation import remote
+    from app_fedsm.runs.hints import go_on_remotely, in_words
+
+    try:
+        results = remote.finish(out)
+    except KeyboardInterrupt:
+        run = shlex.quote(str(out))
+        print(f"\nthe job goes on; `fedsm fetch {run}` waits for it, `fedsm status {run}` asks", file=sys.stderr)
+        return 130
+    except remote.JobFailed as e:
+        print(f"fedsm: the job failed: {printable(e)}\n{go_on_remotely(out)}", file=sys.stderr)
+        return 1
+    print(in_words(out, results))
+    return 0
+
+
+def parse_gpus(given: list[str], sites: list[str] | None = None) -> dict[str, dict]:
+    """From `[SITE=]N[:GiB]` to what the job asks of the sites' resource managers; `sites`: the sites of the job.
+
+    Raises:
+        UserError: it is not of this form, or names a site that takes no part.
+    """
+    resources = {}
+    for text in given:
+        found = _GPUS.fullmatch(text)
+        if not found:
+            raise UserError(f"--gpus {text!r}: write [SITE=]N[:GiB], as in 1:8 or site-2=2:16")
+        if found["site"] and sites is not None and found["site"] not in sites:
+            raise UserError(f"--gpus {text!r}: no site {found['site']!r}; there are {', '.join(sites)}")
+        needed = {"num_of_gpus": int(found["count"])}
+        resources[found["site"] or "@default"] = needed | (
+            {"mem_per_gpu_in_GiB": int(found["memory"])} if found["memory"] else {}
+        )
+    return resources
+
+
+def add_gpus(parser: argparse.ArgumentParser) -> None:
+    """Adds the option that `parse_gpus` reads."""
+    parser.add_argument(
+        "--gpus", action="append", metavar="[SITE=]N[:GiB]", help="GPUs that the job needs, e.g. 1:8 (may be repeated)"
+    )
+
+
+def add_submission(parser: Parser) -> None:
+    """Adds the options of a command that submits."""
+    add = parser.add_argument
+    add("--out", type=Path, required=True, metavar="DIR", help="the run's folder, of the same shape as `fedsm run`'s")
+    add("--force", action="store_true", help="replace the run that --out holds")
+    add("--byoc", action="store_true", help="carry the code inside the job (sites must allow it)")
+    add_gpus(parser)
+    add("--no-wait", action="store_true", help="only submit; `fedsm fetch` brings the result")
+    add_job_options(parser)
