@@ -27,7 +27,7 @@ def _data_synth(args: argparse.Namespace) -> int:
         if getattr(args, name) < least:
             raise UserError(f"--{name} must be at least {least}, got {getattr(args, name)}")
     if args.out.exists() and any(args.out.iterdir()) and not args.force:
-        raise UserError(f"{args.out} is not empty; choose another folder or --force")
+        raise UserError(f"{args.out} is not empty", remedy="choose another folder or --force")
     with tqdm(desc="drawing", unit="image") as bar:
         names = write_sites(args.out, args.sites, args.seed, args.images, args.size, bar.update)
     print(f"{len(names)} sites in {args.out}: {', '.join(names)}")
@@ -79,7 +79,7 @@ def _data_prepare(args: argparse.Namespace) -> int:
         print(describe_sources())
         return 0
     if args.out is None:
-        raise UserError("SOURCE, RAW and OUT are needed; `fedsm data prepare --list` shows the sources")
+        raise UserError("SOURCE, RAW and OUT are needed", remedy="`fedsm data prepare --list` shows the sources")
     with tqdm(desc=f"preparing {args.source}", unit="case") as bar:
         count = prepare(args.source, args.raw, args.out, args.readers, bar.update)
     print(f"{count} pairs in {args.out / SOURCES[args.source].site}")

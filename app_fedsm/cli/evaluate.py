@@ -60,7 +60,8 @@ def check_counts(model: SuperModelFiles, scores: dict[str, ImageScores], part: s
         if then != len(values):
             raise UserError(
                 f"site {site!r}: {len(values)} {part} images, but {then} in training: its files have changed since,"
-                " so the split cannot be drawn again; restore them or use --part all"
+                " so the split cannot be drawn again",
+                remedy="restore them or use --part all",
             )
 
 
@@ -87,7 +88,7 @@ def _evaluate(args: argparse.Namespace) -> int:
 
     _check_arguments(args)
     if (args.out / FILE).exists() and not args.force:
-        raise UserError(f"{args.out / FILE} is there already; choose another folder or --force")
+        raise UserError(f"{args.out / FILE} is there already", remedy="choose another folder or --force")
     check_metrics()
     folder = find_super_model(args.run)
     model = load_super_model(folder)
@@ -106,7 +107,7 @@ def _check_arguments(args: argparse.Namespace) -> None:
         if args.env not in places and getattr(args, option.strip("-").lower()):
             raise UserError(f"{option} is for --env {' or '.join(places)}, not for --env {args.env}")
     if args.env == PROD and not (args.kit and args.sites):
-        raise UserError("--env prod needs --kit and --sites; see `fedsm evaluate --help`")
+        raise UserError("--env prod needs --kit and --sites", remedy="see `fedsm evaluate --help`")
 
 
 def _at_home(args: argparse.Namespace, model: SuperModelFiles, folder: Path) -> dict:

@@ -19,7 +19,7 @@ def _bundle(args: argparse.Namespace) -> int:
     from fedsm.super_model.model import SuperModel
 
     if args.out.exists():
-        raise UserError(f"{args.out} exists; choose another folder")
+        raise UserError(f"{args.out} exists", remedy="choose another folder")
     model = SuperModel.load(find_super_model(args.run), "cpu")
     kind, why = bundle_format(model, args.format)
     export_bundle(model, args.out, kind == "volumes")
@@ -33,7 +33,7 @@ def _onnx(args: argparse.Namespace) -> int:
     from fedsm.super_model.onnx_file import export_onnx
 
     if args.out.exists():
-        raise UserError(f"{args.out} exists; choose another file")
+        raise UserError(f"{args.out} exists", remedy="choose another file")
     worst = export_onnx(SuperModel.load(find_super_model(args.run), "cpu"), args.out)
     print(f"{args.out}: {args.out.stat().st_size / 1e6:.1f} MB, differs from the super model by at most {worst:.1g}")
     return 0

@@ -89,11 +89,11 @@ def settings_of(args: argparse.Namespace) -> JobSettings:
 
     given = {name: getattr(args, name) for name in args.job_options}
     if given["task"] is None:
-        raise UserError("--task is missing; see `fedsm run --help`")
+        raise UserError("--task is missing", remedy="see `fedsm run --help`")
     given["method"] = given.get("method") or DEFAULTS["method"]
     if given["method"] == CENTRALIZED:
         raise UserError(
-            f"method {CENTRALIZED!r} trains on all images in one place and is no federated job;"
-            f" `fedsm run --method {CENTRALIZED}` runs it on this machine"
+            f"method {CENTRALIZED!r} trains on all images in one place and is no federated job",
+            remedy=f"`fedsm run --method {CENTRALIZED}` runs it on this machine",
         )
     return build_settings(**given)

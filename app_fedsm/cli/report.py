@@ -38,7 +38,7 @@ def _study(run: Run, quick: bool) -> Study:
             _say(f"{run.name}: reading the super model and the images")
             return _look(run, load_super_model(run.folder / "super_model"))
         except UserError as e:
-            raise UserError(f"{run.name}: {e}; or leave images out with --quick") from e
+            raise UserError(f"{run.name}: {e}", remedy="leave images out with --quick") from e
     return study
 
 
@@ -93,7 +93,7 @@ def _report(args: argparse.Namespace) -> int:
 
     out = args.out or (args.runs[0] if len(args.runs) == 1 else Path()) / FILE
     if out.exists() and not args.force:
-        raise UserError(f"{out} is there already; choose another file or --force")
+        raise UserError(f"{out} is there already", remedy="choose another file or --force")
     load_matplotlib()
     runs = open_runs(args.runs, args.data)
     if not args.quick:

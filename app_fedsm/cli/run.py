@@ -33,7 +33,7 @@ def _run(args: argparse.Namespace) -> int:
     if args.resume:
         return _resume(args)
     if args.data is None:
-        raise UserError("--data is missing: a folder with one sub-folder per site; see `fedsm run --help`")
+        raise UserError("--data is missing: a folder with one sub-folder per site", remedy="see `fedsm run --help`")
     if args.method == CENTRALIZED:
         return _run_centralized(args)
     return _simulate(settings_of(args), args.data, args)
@@ -58,9 +58,10 @@ def _resume(args: argparse.Namespace) -> int:
     if args.from_round is None and _has_finished(out, settings.rounds, data):
         print(hints.finished(out, settings.rounds))
         return 0
-    run_folder.check_rounds(out, earlier["settings"]["rounds"], settings.rounds, args.from_round)
+    done = run_folder.rounds_done(out)
+    run_folder.check_rounds(out, done, earlier["settings"]["rounds"], settings.rounds, args.from_round)
     args.threads = earlier["threads"] if args.threads is None else args.threads
-    if args.cache is None and earlier["cache"]:
+    if args.cache is None:
         args.cache = Path(earlier["cache"])
     return _simulate(settings, data, args)
 

@@ -33,8 +33,7 @@ def summary(events: list[dict]) -> str:
     parts += [f"{site} missing: {why}" for site, why in last["missing"].items()]
     parts += _refusals_and_warnings(events)
     scores: dict[str, float] = next((e["score"] for e in reversed(rows) if e["score"]), {})
-    names = started.get("scores", {})  # runs of early 0.1 do not have it
-    parts += [f"validation {names.get(t, 'score')} {t} {v:.3f}" for t, v in scores.items()]
+    parts += [f"validation {started['scores'][t]} {t} {v:.3f}" for t, v in scores.items()]
     ended = events[-1]
     if ended["event"] == "failed":
         parts.append(f"failed: {ended['reason']}")

@@ -145,7 +145,9 @@ def command(args: argparse.Namespace) -> int:
 
     experiment = load_experiment(args.file, *_given(args), rows=args.row or [])
     if experiment.data is None:
-        raise UserError("--data is missing: a folder with one sub-folder per site; see `fedsm experiment --help`")
+        raise UserError(
+            "--data is missing: a folder with one sub-folder per site", remedy="see `fedsm experiment --help`"
+        )
     grid = Grid(experiment, experiment.data, list_sites(experiment.data))
     grid.check()
     if args.dry_run:

@@ -64,7 +64,7 @@ def job_settings(options: dict[str, Any], choose: str | None, choice: Any, seed:
             raise UserError(f"{key} must be a word, got {plain[key]!r}")
     task, method = plain.pop("task", None), plain.pop("method", "fedsm")
     if task is None:
-        raise UserError("task is missing; set it in `base`, or with --task")
+        raise UserError("task is missing", remedy="set it in `base`, or with --task")
     settings = build_settings(task, federated(method), dotted=dotted, seed=seed, **plain)
     return settings.replace(method=method)
 
@@ -168,7 +168,7 @@ def _choices(options: dict[str, Any], choose: str | None) -> tuple:
     if choose is None:
         return (None,)
     if choose not in options:
-        raise UserError(f"choose: {choose}, but {choose} is not set; give a list of values")
+        raise UserError(f"choose: {choose}, but {choose} is not set", remedy="give a list of values")
     values = options.pop(choose)
     values = values if isinstance(values, list) else [values]
     if not values or not all(isinstance(v, str | int | float) for v in values) or len(set(values)) < len(values):
@@ -190,5 +190,5 @@ def _show(asked: str | None, file: ExperimentFile, settings: JobSettings) -> str
     if asked == "blend" and not settings.blend:
         raise UserError("show: blend needs `blend: true` among the options")
     if file.leave_one_out and asked not in ("super_model", "global"):
-        raise UserError(f"{asked} means nothing at a site that took no part; show super_model or global")
+        raise UserError(f"{asked} means nothing at a site that took no part", remedy="show super_model or global")
     return asked

@@ -58,19 +58,23 @@ def state_of(folder: Path, spec: dict) -> str:
         settings = [JobSettings.from_dict(s).to_dict() for s in (held["settings"], (finished or held)["settings"])]
         for key in ("data", "sites", "unseen"):
             if held[key] != spec[key]:
-                raise UserError(f"{folder} holds a run with other {key}; choose another --out, or delete the folder")
+                raise UserError(
+                    f"{folder} holds a run with other {key}", remedy="choose another --out, or delete the folder"
+                )
     except FileNotFoundError:
         # Only `write_json`'s unfinished file is there: the process was killed before it started anything.
         if folder.is_dir() and any(path.name != f"{SPEC}.partial" for path in folder.iterdir()):
-            raise UserError(f"{folder} holds something else; choose another --out, or delete the folder") from None
+            raise UserError(
+                f"{folder} holds something else", remedy="choose another --out, or delete the folder"
+            ) from None
         return "start"
     except (OSError, ValueError, KeyError, TypeError) as e:
-        raise UserError(f"{folder} holds a damaged run ({e}); delete the folder") from e
+        raise UserError(f"{folder} holds a damaged run ({e})", remedy="delete the folder") from e
     for key, value in json.loads(json.dumps(spec["settings"])).items():
         if any(s[key] != value for s in settings):
-            raise UserError(f"{folder} holds a run with another {key!r}; choose another --out, or delete the folder")
-    if finished and "super_model" not in finished.get("validation", {}):  # by which a learning rate is chosen
-        raise UserError(f"{folder} holds a run of an earlier version; choose another --out, or delete the folder")
+            raise UserError(
+                f"{folder} holds a run with another {key!r}", remedy="choose another --out, or delete the folder"
+            )
     if finished:
         return "done" if spec["unseen"] is None or (folder / UNSEEN).is_file() else "resume"
     return "resume" if rounds_done(folder) else "start"

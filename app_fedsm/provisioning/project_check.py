@@ -52,7 +52,7 @@ def read_project(path: Path) -> Project:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as e:
         raise UserError(f"{path} cannot be read: {' '.join(str(e).split())}") from e
     if not isinstance(content, dict):
-        raise UserError(f"{path} must hold `key: value` lines; poc_workspace/project.yml is an example")
+        raise UserError(f"{path} must hold `key: value` lines", remedy="poc_workspace/project.yml is an example")
     project = check_project(content)
     if project.errors:
         raise UserError("\n  ".join([f"{path}, nothing was made:", *project.errors]))

@@ -56,7 +56,9 @@ def provision(project_file: Path, out: Path) -> Kits:
         _provision(project_file, out)
     folder = _newest(workspace)
     if folder is None or folder == earlier:
-        raise UserError(f"nvflare provision made no new kits in {workspace}; remove its oldest prod_NN folders")
+        raise UserError(
+            f"nvflare provision made no new kits in {workspace}", remedy="remove its oldest prod_NN folders"
+        )
 
     for name in (p["name"] for p in project.participants):
         if earlier and (earlier / name).is_dir():
@@ -111,7 +113,8 @@ def _check_server_certificate(workspace: Path, server: dict) -> None:
     if not wanted <= known:
         raise UserError(
             f"participant {server['name']!r}: its certificate of the first call is for {', '.join(sorted(known))}, not"
-            f" for {', '.join(sorted(wanted - known))}; take these names, or another -o (new kits for everybody)"
+            f" for {', '.join(sorted(wanted - known))}",
+            remedy="take these names, or another -o (new kits for everybody)",
         )
 
 

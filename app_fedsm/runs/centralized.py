@@ -52,7 +52,7 @@ def centralized_settings(given: dict[str, Any]) -> JobSettings:
         UserError: an invalid setting, or a setting of tracks, which centralized training does not have.
     """
     if given.get("task") is None:
-        raise UserError("--task is missing; see `fedsm run --help`")
+        raise UserError("--task is missing", remedy="see `fedsm run --help`")
     if any(item.startswith("tracks") for item in given.get("overrides") or []):
         raise UserError("centralized training has no tracks: leave out --set tracks...")
     return build_settings(**given | {"method": _NETWORK_OF}).replace(method=CENTRALIZED)

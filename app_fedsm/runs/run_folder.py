@@ -64,7 +64,7 @@ def lock_folder(folder: Path, what: str, patience: float = 0) -> Iterator[None]:
             except OSError as e:
                 if time.monotonic() >= deadline:
                     raise UserError(
-                        f"another {what} is at work in {folder}; wait for it, or choose another --out"
+                        f"another {what} is at work in {folder}", remedy="wait for it, or choose another --out"
                     ) from e
             time.sleep(0.2)
         yield
@@ -85,7 +85,7 @@ def prepare_folder(out: Path, resume: bool, force: bool, from_round: int | None 
     held = [name for name in _OWN if (out / name).exists()]
     if resume:
         if not (out / RUN).is_file():
-            raise UserError(f"{out} holds no run to resume; leave out --resume to start one")
+            raise UserError(f"{out} holds no run to resume", remedy="leave out --resume to start one")
         check_links(out)
         collect(server_folder(out), out)
         if not (out / FOLDER).is_dir():
@@ -98,7 +98,7 @@ def prepare_folder(out: Path, resume: bool, force: bool, from_round: int | None 
     if held and not force:
         begun = newest_checkpoint(out) or rounds_done(out)
         go_on = f" go on with `fedsm resume {shlex.quote(str(out))}`," if begun else ""
-        raise UserError(f"{out} already holds a run ({held[0]}); choose another --out,{go_on} or --force")
+        raise UserError(f"{out} already holds a run ({held[0]})", remedy=f"choose another --out,{go_on} or --force")
     for name in held:
         _remove(out / name)
     out.mkdir(parents=True, exist_ok=True)
@@ -119,23 +119,25 @@ def check_links(out: Path) -> None:
 
 
 def load_run(out: Path) -> dict:
-    """What an earlier `fedsm run` wrote about itself: `data`, `settings`, `threads`, `cache` (None: an older one).
+    """What an earlier `fedsm run` wrote about itself: `data`, `settings`, `threads`, `cache`.
 
     Raises:
         UserError: there is none, or it cannot go on here.
     """
     try:
         run = read_json(out / RUN)
-        loaded = {key: run[key] for key in ("data", "settings", "threads")} if "job_id" not in run else {}
+        loaded = {key: run[key] for key in ("data", "settings", "threads", "cache")} if "job_id" not in run else {}
     except (OSError, ValueError, KeyError, TypeError) as e:
         raise UserError(f"{out} holds no run to resume ({RUN} cannot be read)") from e
     if not loaded:
         raise UserError(f"{out} is the run of a federation: `fedsm resume {shlex.quote(str(out))}` goes on with it")
     if run.get(SLIM):
         raise UserError(
-            f"{out} cannot go on: its checkpoints were dropped by --slim or `fedsm clean`; start again with --force"
+            f"{out} cannot go on: its checkpoints were dropped by --slim or `fedsm clean`; its results and its super"
+            " model can be used",
+            remedy="for more rounds start a new run with another --out",
         )
-    return loaded | {"cache": run.get("cache")}
+    return loaded
 
 
 def find_super_model(path: Path) -> Path:
@@ -169,11 +171,12 @@ def rounds_done(out: Path) -> int:
     return max((int(p.stem.removeprefix("round_")) for f in folders for p in f.glob("round_*.json")), default=0)
 
 
-def check_rounds(out: Path, before: int, rounds: int, from_round: int | None) -> None:
+def check_rounds(out: Path, done: int, before: int, rounds: int, from_round: int | None) -> None:
     """Refuses fewer rounds than are done. The server would, too, but only after the finished run's files were moved.
 
     Args:
         out: the run's folder.
+        done: the rounds that are done.
         before: the rounds that the run was made for.
         rounds: those that are asked for now.
         from_round: the round to go back to.
@@ -181,11 +184,11 @@ def check_rounds(out: Path, before: int, rounds: int, from_round: int | None) ->
     Raises:
         UserError: with the least number.
     """
-    done = rounds_done(out) if from_round is None else from_round
+    done = done if from_round is None else from_round
     if rounds < done:
         what = f"{done} rounds are done already" if from_round is None else f"--from-round is {done}"
         asked = f"--rounds {rounds}" if rounds != before else f"the run's {rounds} rounds"
-        raise UserError(f"{out}: {what}, more than {asked}; give --rounds {done} or more")
+        raise UserError(f"{out}: {what}, more than {asked}", remedy=f"give --rounds {done} or more")
 
 
 def events_of(out: Path) -> list[dict]:

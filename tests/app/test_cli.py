@@ -328,11 +328,3 @@ def test_a_bad_task_file_is_one_line(tmp_path, capsys, command, content, words):
     assert err.startswith(f"fedsm: error: {task}") and err.count("\n") == 1
     assert all(word in err for word in words), err
     assert not (tmp_path / "out").exists()
-
-
-def test_a_run_of_an_older_version_can_be_resumed(tmp_path):
-    """Its run.json does not say where the cache is."""
-    from app_fedsm.runs.run_folder import load_run
-
-    (tmp_path / "run.json").write_text('{"data": "d", "settings": {}, "threads": 2}')
-    assert load_run(tmp_path) == {"data": "d", "settings": {}, "threads": 2, "cache": None}

@@ -90,7 +90,7 @@ def test_a_selector_of_other_outputs_is_refused():
         lambda: more.join({"selector": old}, ["site-4"]),
         lambda: build_inference_selector(settings, len(SITES), old, torch.device("cpu")),
     ):
-        with pytest.raises(UserError, match="has 3 outputs, not 4: made by an earlier version"):
+        with pytest.raises(UserError, match="has 3 outputs, not 4: it is of other sites"):
             use()
 
 

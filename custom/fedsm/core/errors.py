@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+from collections.abc import Iterator
 from os import PathLike
 from typing import Self
 
@@ -55,3 +58,13 @@ class UserError(Exception):
             f"{where}: {self.message}", site=self.site, file=self.file, line=self.line, remedy=self.remedy,
             public=self.public,
         )  # fmt: skip
+
+
+@contextlib.contextmanager
+def one_line_errors() -> Iterator[None]:
+    """For scripts: bad input ends them with one line and exit code 2, not with a traceback."""
+    try:
+        yield
+    except UserError as e:
+        print(e, file=sys.stderr)
+        raise SystemExit(2) from e

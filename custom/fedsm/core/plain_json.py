@@ -55,4 +55,4 @@ def reading(what: object, remedy: str) -> Iterator[None]:
         yield
     except _WRONG as e:
         reason = one_line(f"{type(e).__name__}: {e}", 120)
-        raise UserError(f"{what} is damaged, or was changed by hand ({reason}); {remedy}") from e
+        raise UserError(f"{what} is damaged, or was changed by hand ({reason})", remedy=remedy) from e

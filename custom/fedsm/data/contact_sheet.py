@@ -70,7 +70,9 @@ def write_contact_sheet(
     try:
         sheet.save(new_file(out), "PNG")
     except OSError as e:
-        raise UserError(f"the contact sheet {out} cannot be written ({e.strerror}); choose another folder") from e
+        raise UserError(
+            f"the contact sheet {out} cannot be written ({e.strerror})", remedy="choose another folder"
+        ) from e
     return out
 
 

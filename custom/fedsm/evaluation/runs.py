@@ -72,7 +72,9 @@ def open_runs(folders: list[Path], data: Path | None) -> list[Run]:
     """
     folders = [folder.resolve() for folder in folders]
     if len(set(folders)) < len(folders):
-        raise UserError(f"{next(f for f in folders if folders.count(f) > 1)} is given twice; name each run once")
+        raise UserError(
+            f"{next(f for f in folders if folders.count(f) > 1)} is given twice", remedy="name each run once"
+        )
     return [_open(folder, name, data) for folder, name in zip(folders, short_names(folders), strict=True)]
 
 
@@ -106,7 +108,7 @@ def _open(folder: Path, name: str, data: Path | None) -> Run:
         results["test"], results["validation"]["history"], results["sites"], results["settings"]  # noqa: B018
     except (OSError, ValueError, KeyError, TypeError) as e:
         raise UserError(
-            f"{folder} holds no finished run (results.json: {e}); name a folder that `fedsm run` wrote"
+            f"{folder} holds no finished run (results.json: {e})", remedy="name a folder that `fedsm run` wrote"
         ) from e
     check_site_names(results["sites"], str(folder / "results.json"))
     if results.get("run_id") is not None:

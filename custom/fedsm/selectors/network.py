@@ -16,12 +16,14 @@ def check_outputs(net: nn.Module, weights: Tensors) -> None:
     """Refuses weights of a network with another number of outputs.
 
     Raises:
-        UserError: they are of other sites, or of a version in which the ensemble did not weigh the global network.
+        UserError: they are of another number of sites.
     """
     bias = [key for key in net.state_dict() if key.endswith(".bias")][-1]
     there, needed = len(weights[bias]), len(net.state_dict()[bias])
     if there != needed:
-        raise UserError(f"the selector has {there} outputs, not {needed}: made by an earlier version; train it again")
+        raise UserError(
+            f"the selector has {there} outputs, not {needed}: it is of other sites", remedy="train it again"
+        )
 
 
 class NetworkSelector:

@@ -97,7 +97,9 @@ class Checkpoints:
         try:
             state = read_json(path)
         except (OSError, ValueError) as e:
-            raise UserError(f"checkpoint {path} cannot be read: {e}; remove it to go on from the one before") from e
+            raise UserError(
+                f"checkpoint {path} cannot be read: {e}", remedy="remove it to go on from the one before"
+            ) from e
         return check_state(state, path)
 
     def rewind(self, number: int) -> None:
@@ -126,7 +128,9 @@ class Checkpoints:
         try:
             return load_file(path)
         except (OSError, SafetensorError) as e:
-            raise UserError(f"weights {path} cannot be read: {e}; restore the file or resume from another run") from e
+            raise UserError(
+                f"weights {path} cannot be read: {e}", remedy="restore the file or resume from another run"
+            ) from e
 
     def path_of(self, name: str) -> Path:
         """Where a weight file lies.
@@ -179,7 +183,7 @@ class Checkpoints:
                     with replacing(target) as partial:
                         shutil.copyfile(source, partial)
                 except OSError as e:
-                    raise UserError(f"weights {source} cannot be copied: {e}; resume from another run") from e
+                    raise UserError(f"weights {source} cannot be copied: {e}", remedy="resume from another run") from e
 
     def _manifests(self) -> list[Path]:
         return sorted(self.folder.glob("round_*.json"))

@@ -27,9 +27,9 @@ def check_state(state: Any, path: Path) -> dict:
         record = state.get("record")
         names_of_run = record and (record["run_id"], record["sites"], record.get("forgotten", []))
     except (KeyError, TypeError, AttributeError) as e:
-        raise UserError(f"{where} is incomplete ({e!r}); remove it to go on from the one before") from e
+        raise UserError(f"{where} is incomplete ({e!r})", remedy="remove it to go on from the one before") from e
     if not isinstance(number, int) or isinstance(number, bool) or number < 0:
-        raise UserError(f"{where}: round {number!r} is no number; remove it to go on from the one before")
+        raise UserError(f"{where}: round {number!r} is no number", remedy="remove it to go on from the one before")
     check_plain_names(names, where, "file name")
     if names_of_run:
         run_id, sites, forgotten = names_of_run

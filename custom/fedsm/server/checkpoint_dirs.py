@@ -71,7 +71,7 @@ def checkpoints_of(resume_from: str, root: Path, submitter: Submitter | None) ->
             check_owner(folder, submitter)
         below(folder, folder / FOLDER)
         return folder / FOLDER
-    raise UserError(f"the server keeps no checkpoint of job {ids[0]}; start the run again")
+    raise UserError(f"the server keeps no checkpoint of job {ids[0]}", remedy="start the run again")
 
 
 def hand_over(folder: Path, run_folder: Path) -> None:
@@ -106,5 +106,5 @@ def _kept(root: Path, job_id: str) -> Path:
     """
     folder = root / RUNS / check_job_id(job_id, "the server's workspace")
     if folder.is_symlink():
-        raise UserError(f"job {job_id}: {folder} is a link; the server's operator should remove it")
+        raise UserError(f"job {job_id}: {folder} is a link", remedy="the server's operator should remove it")
     return folder

@@ -159,7 +159,7 @@ def copy_rest(run: Path, out: Path, site: str) -> None:
         UserError: `out` holds something already.
     """
     if out.exists() and any(out.iterdir()):
-        raise UserError(f"{out} is not empty; choose another folder")
+        raise UserError(f"{out} is not empty", remedy="choose another folder")
     out.mkdir(parents=True, exist_ok=True)
     for name in _REST:
         if (run / name).is_file():

@@ -60,8 +60,8 @@ def check_owner(folder: Path, submitter: Submitter) -> None:
         return
     if _owner_name(folder) is None:
         raise UserError(
-            f"job {folder.name}: the server does not know whose checkpoint this is; its operator may write"
-            f' {{"name": "USER"}} to {folder.parent.name}/{folder.name}/{FILE}'
+            f"job {folder.name}: the server does not know whose checkpoint this is",
+            remedy=f'its operator may write {{"name": "USER"}} to {folder.parent.name}/{folder.name}/{FILE}',
         )
     raise UserError(
         f"job {folder.name}: its checkpoint is not {submitter.name}'s; only the user who submitted that job, or a"

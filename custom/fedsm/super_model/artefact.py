@@ -106,7 +106,9 @@ def _check_names(manifest: dict, listed: dict[str, tuple[str, str]], folder: Pat
         check_run_id(manifest["run_id"], where)
     for key in ("gamma", "blend_gamma"):
         if manifest.get(key) is not None and not is_number(manifest[key], 0, 1):
-            raise UserError(f"{where}: {key} must be in [0, 1], got {shown(manifest[key])}; copy the super model again")
+            raise UserError(
+                f"{where}: {key} must be in [0, 1], got {shown(manifest[key])}", remedy="copy the super model again"
+            )
 
 
 def _load_network(path: Path, sha256: str) -> Tensors:
@@ -116,7 +118,7 @@ def _load_network(path: Path, sha256: str) -> Tensors:
             raise UserError(f"{path} is not the file that {MANIFEST} describes (checksum differs): copy it again")
         return load_file(path)
     except (OSError, SafetensorError) as e:
-        raise UserError(f"{path} cannot be read: {_short(e)}; copy the super model again") from e
+        raise UserError(f"{path} cannot be read: {_short(e)}", remedy="copy the super model again") from e
 
 
 def _short(error: Exception) -> str:

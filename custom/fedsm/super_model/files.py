@@ -115,7 +115,7 @@ def _read_all(model: SuperModel, output: Output) -> Iterator[Scan | UserError]:
         except UserError as e:
             return e
         except MemoryError:
-            return UserError(f"{file} does not fit into memory; cut it into parts")
+            return UserError(f"{file} does not fit into memory", remedy="cut it into parts")
         return Scan(file, pixels, array.shape[1:3], shown, time.perf_counter() - started)
 
     waiting: deque[Future] = deque()

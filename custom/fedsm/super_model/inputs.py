@@ -85,8 +85,10 @@ def check_output(out: Path, given: list[str], force: bool) -> None:
     """
     for text in given:
         if Path(text).is_dir() and Path(text).resolve() in (out.resolve(), *out.resolve().parents):
-            raise UserError(f"{out} lies among the images of {text}: masks would be images next time; choose another")
+            raise UserError(
+                f"{out} lies among the images of {text}: masks would be images next time", remedy="choose another"
+            )
     if out.exists() and not out.is_dir():
-        raise UserError(f"{out} is a file; choose a folder")
+        raise UserError(f"{out} is a file", remedy="choose a folder")
     if out.is_dir() and any(out.iterdir()) and not force:
-        raise UserError(f"{out} is not empty; choose another folder or --force")
+        raise UserError(f"{out} is not empty", remedy="choose another folder or --force")

@@ -85,7 +85,7 @@ class SuperModel:
         try:
             return cls(files.settings, files.manifest, files.networks, device)
         except (KeyError, RuntimeError, ValueError) as e:  # torch on weights that do not fit the settings
-            raise UserError(f"{path} does not fit together: {str(e).splitlines()[0]}; copy it again") from e
+            raise UserError(f"{path} does not fit together: {str(e).splitlines()[0]}", remedy="copy it again") from e
 
     def net(self, name: str) -> nn.Module:
         """A model's U-Net, made when it is first asked for; it holds the file's own tensors, no copies."""

@@ -161,8 +161,6 @@ class ScaffoldServer(AveragedServer):
         return super().files() | {f"{self.name}.controls": self.controls, f"{self.name}.images": {_IMAGES: self.images}}
 
     def load_files(self, files: dict[str, Tensors]) -> None:
-        if f"{self.name}.images" not in files:
-            raise UserError("the checkpoint is of an earlier version, whose SCAFFOLD weighted c otherwise: train again")
         super().load_files(files)
         self.controls = files[f"{self.name}.controls"]
         self.images = files[f"{self.name}.images"][_IMAGES]
@@ -177,7 +175,8 @@ class ScaffoldServer(AveragedServer):
     def leave(self, files: dict[str, Tensors], site: str) -> None:
         raise UserError(
             f"SCAFFOLD's control c holds a share of site {site!r} that only the site knows, so a run cannot go on"
-            " without it; start a new run without the site"
+            " without it",
+            remedy="start a new run without the site",
         )
 
     def leave_model(self, model: Tensors, files: dict[str, Tensors], site: str) -> Tensors:

@@ -134,8 +134,8 @@ class ExtraServer(SelectorServer):
     def check(cls, settings: JobSettings, options: Mapping[str, Any], n_sites: float) -> None:
         if options["rounds"] >= settings.rounds:
             raise UserError(
-                f"the selector's own rounds ({options['rounds']}) must be fewer than all rounds ({settings.rounds});"
-                " set tracks.selector.rounds"
+                f"the selector's own rounds ({options['rounds']}) must be fewer than all rounds ({settings.rounds})",
+                remedy="set tracks.selector.rounds",
             )
         if not {"global", "personal"} <= set(settings.tracks):
             raise UserError("FedSM-extra needs the tracks `global` and `personal` to choose among")

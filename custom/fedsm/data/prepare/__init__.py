@@ -46,20 +46,22 @@ def prepare(
         raise UserError(f"unknown source {source!r}; known: {', '.join(SOURCES)}")
     spec = SOURCES[source]
     if readers not in spec.readers:
-        raise UserError(f"{source}: readers {readers!r} is not possible; choose {' or '.join(spec.readers)}")
+        raise UserError(f"{source}: readers {readers!r} is not possible", remedy=f"choose {' or '.join(spec.readers)}")
     if not raw.is_dir():
-        raise UserError(f"{source}: {raw} is not a folder; get the data: {spec.where}")
+        raise UserError(f"{source}: {raw} is not a folder", remedy=f"get the data: {spec.where}")
     if out.resolve().is_relative_to(raw.resolve()):
-        raise UserError(f"{source}: {out} lies inside {raw}; choose an output folder outside of the download")
+        raise UserError(f"{source}: {out} lies inside {raw}", remedy="choose an output folder outside of the download")
     site = out / spec.site
     if site.exists() and (not site.is_dir() or any(site.iterdir())):
         raise UserError(
-            f"{source}: {site} already holds files; nothing is overwritten: remove it or choose another OUT"
+            f"{source}: {site} already holds files", remedy="nothing is overwritten: remove it or choose another OUT"
         )
     try:
         return _write_site(spec, raw, site, readers, progress or (lambda n: None))
     except OSError as e:
-        raise UserError(f"{source}: {e.filename or out}: {e.strerror or e}; check permissions and free space") from e
+        raise UserError(
+            f"{source}: {e.filename or out}: {e.strerror or e}", remedy="check permissions and free space"
+        ) from e
 
 
 def _write_site(spec: Source, raw: Path, site: Path, readers: str, progress: Callable[[int], object]) -> int:
@@ -73,12 +75,14 @@ def _write_site(spec: Source, raw: Path, site: Path, readers: str, progress: Cal
             (unfinished / part).mkdir(parents=True)
         for pair in spec.pairs(raw, readers):
             if pair.stem in stems:
-                raise UserError(f"{spec.name}: two cases are called {pair.stem!r}; keep one of them below {raw}")
+                raise UserError(
+                    f"{spec.name}: two cases are called {pair.stem!r}", remedy=f"keep one of them below {raw}"
+                )
             stems.add(pair.stem)
             _write(pair, unfinished, spec.name)
             progress(1)
         if not stems:
-            raise UserError(f"{spec.name}: {raw} holds no usable case; unpack the whole download")
+            raise UserError(f"{spec.name}: {raw} holds no usable case", remedy="unpack the whole download")
         if site.exists():
             site.rmdir()
         unfinished.rename(site)
@@ -102,7 +106,9 @@ def _write(pair: Prepared, site: Path, source: str) -> None:
     if isinstance(pair.image, Path):
         shutil.copyfile(pair.image, site / "images" / f"{pair.stem}{suffix(pair.image)}")
         if read_picture(pair.image, "RGB", source).shape[:2] != mask.shape:
-            raise UserError(f"{source}: {pair.image} and its annotation are not of one size; download both again")
+            raise UserError(
+                f"{source}: {pair.image} and its annotation are not of one size", remedy="download both again"
+            )
     else:
         Image.fromarray(pair.image).save(site / "images" / f"{pair.stem}.png")
     Image.fromarray(mask).save(site / "masks" / f"{pair.stem}.png")

@@ -42,7 +42,7 @@ def read_volume(path: Path, source: str) -> Any:
     except TooLarge as e:
         raise UserError(f"{source}: {path} is too large ({e})") from e
     except RuntimeError as e:
-        raise UserError(f"{source}: {path} cannot be read ({_last_line(e)}); download it again") from e
+        raise UserError(f"{source}: {path} cannot be read ({_last_line(e)})", remedy="download it again") from e
 
 
 def read_series(folder: Path, source: str) -> Any:
@@ -54,7 +54,9 @@ def read_series(folder: Path, source: str) -> Any:
     itk = simple_itk(source)
     series = itk.ImageSeriesReader.GetGDCMSeriesIDs(str(folder))
     if len(series) != 1:
-        raise UserError(f"{source}: {folder} holds {len(series)} DICOM series, expected one; keep the axial T2 series")
+        raise UserError(
+            f"{source}: {folder} holds {len(series)} DICOM series, expected one", remedy="keep the axial T2 series"
+        )
     names = itk.ImageSeriesReader.GetGDCMSeriesFileNames(str(folder), series[0])
     try:
         headers = [_header(itk, name) for name in names]
@@ -65,9 +67,11 @@ def read_series(folder: Path, source: str) -> Any:
     except TooLarge as e:
         raise UserError(f"{source}: {folder} is too large ({e})") from e
     except RuntimeError as e:
-        raise UserError(f"{source}: {folder} cannot be read ({_last_line(e)}); download it again") from e
+        raise UserError(f"{source}: {folder} cannot be read ({_last_line(e)})", remedy="download it again") from e
     if steps.size and np.ptp(steps) > 0.1 * np.median(steps):
-        raise UserError(f"{source}: a slice of {folder} is missing; download the series again or remove the case")
+        raise UserError(
+            f"{source}: a slice of {folder} is missing", remedy="download the series again or remove the case"
+        )
     return volume
 
 
@@ -86,7 +90,9 @@ def prepared(stem: str, image: Any, mask: Any, mask_path: Path, source: str) -> 
     if not _same_grid(image, gland):
         inside = itk.Resample(gland, image, itk.Transform(), itk.sitkNearestNeighbor, 0)
         if _volume(itk, inside) < 0.9 * _volume(itk, gland):
-            raise UserError(f"{source}: {mask_path} does not lie inside its image; check that both are of one series")
+            raise UserError(
+                f"{source}: {mask_path} does not lie inside its image", remedy="check that both are of one series"
+            )
         gland = inside
     affine = np.eye(4)
     affine[:3, :3] = np.reshape(image.GetDirection(), (3, 3)) * image.GetSpacing()

@@ -28,11 +28,13 @@ def _pairs(raw: Path, readers: str) -> Iterator[Prepared]:
             image, label = (load_volume(path) for path in paths)
             voxels, zones = (np.asanyarray(volume.dataobj) for volume in (image, label))
         except Exception as e:  # nibabel, gzip and numpy each have their own
-            raise UserError(f"{name}: {paths[0]} or its label cannot be read ({e}); download both again") from e
+            raise UserError(
+                f"{name}: {paths[0]} or its label cannot be read ({e})", remedy="download both again"
+            ) from e
         if voxels.ndim == 4:
             voxels = voxels[..., 0]
         if voxels.shape != zones.shape or not np.allclose(image.affine, label.affine, atol=1e-2):
-            raise UserError(f"{name}: {paths[1]} is not on the grid of {paths[0]}; download both again")
+            raise UserError(f"{name}: {paths[1]} is not on the grid of {paths[0]}", remedy="download both again")
         yield Prepared(case, voxels, zones > 0, image.affine)
 
 

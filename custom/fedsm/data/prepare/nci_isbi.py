@@ -32,7 +32,7 @@ def _pairs(name: str, prefix: str, raw: Path, readers: str) -> Iterator[Prepared
         raise missing_layout(name, raw, missing)
     for key, mask in masks.items():
         if key not in series:
-            raise UserError(f"{name}: {mask} has no DICOM folder {key}; download it or remove the mask")
+            raise UserError(f"{name}: {mask} has no DICOM folder {key}", remedy="download it or remove the mask")
         image = read_series(axial_t2(series[key], mask, name), name)
         stem = mask.name[: len(key)]  # as it is written there
         yield prepared(stem, image, read_volume(mask, name), mask, name)
@@ -47,8 +47,8 @@ def axial_t2(folders: list[Path], mask: Path, source: str) -> Path:
     named = [f for f in folders if re.search(r"t2.*(tra|ax)", f.name, re.IGNORECASE)] if len(folders) > 1 else folders
     if len(named) != 1:
         raise UserError(
-            f"{source}: {len(folders)} DICOM series for {mask} ({', '.join(f.name for f in folders)});"
-            f" keep the axial T2 series only"
+            f"{source}: {len(folders)} DICOM series for {mask} ({', '.join(f.name for f in folders)})",
+            remedy="keep the axial T2 series only",
         )
     return named[0]
 

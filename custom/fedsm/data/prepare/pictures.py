@@ -20,7 +20,7 @@ def read_picture(path: Path, mode: str, source: str) -> np.ndarray:
         with open_picture(path) as picture:
             return np.asarray(picture.convert(mode))
     except Exception as e:  # pillow's decoders have their own exceptions; to a person they all mean the same
-        raise UserError(f"{source}: {path} cannot be read ({e}); download it again") from e
+        raise UserError(f"{source}: {path} cannot be read ({e})", remedy="download it again") from e
 
 
 def majority(readers: list[np.ndarray]) -> np.ndarray:

@@ -51,7 +51,8 @@ def _pairs(raw: Path, readers: str) -> Iterator[Prepared]:
         else:
             raise UserError(
                 f"{_NAME}: {mask} has no image: neither ProstateX-{number:04d}_t2_tse_tra_*.nii.gz nor a DICOM folder"
-                f" ProstateX-{number:04d}; download it or remove the mask"
+                f" ProstateX-{number:04d}",
+                remedy="download it or remove the mask",
             )
         yield prepared(f"ProstateX-{number:04d}", image, read_volume(mask, _NAME), mask, _NAME)
 

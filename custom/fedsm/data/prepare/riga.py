@@ -40,14 +40,18 @@ def _pairs(origin: str, raw: Path, readers: str) -> Iterator[Prepared]:
             if (folder.name.lower(), number) in _NO_PICTURE:
                 continue
             some = next(iter(copies.values()))
-            raise UserError(f"{name}: {some} has no picture image{number}prime.*; unpack it or remove the copies")
+            raise UserError(
+                f"{name}: {some} has no picture image{number}prime.*", remedy="unpack it or remove the copies"
+            )
         picture = copies.pop(0)
         original = read_picture(picture, "RGB", name)
         areas: list[tuple[np.ndarray, np.ndarray]] = []
         for reader in sorted(copies):
             drawn = read_picture(copies[reader], "RGB", name)
             if drawn.shape != original.shape:
-                raise UserError(f"{name}: {copies[reader]} is not of the size of {picture}; download both again")
+                raise UserError(
+                    f"{name}: {copies[reader]} is not of the size of {picture}", remedy="download both again"
+                )
             if found := trace(itk, original, drawn):
                 areas.append(found)
             else:
@@ -57,7 +61,8 @@ def _pairs(origin: str, raw: Path, readers: str) -> Iterator[Prepared]:
         if len(areas) < (1 if readers == "first" else _AT_LEAST):
             raise UserError(
                 f"{name}: {picture} has {len(areas)} of 6 copies image{number}-1 ... -6 with closed outlines,"
-                f" at least {_AT_LEAST} are needed; unpack the rest or remove the case"
+                f" at least {_AT_LEAST} are needed",
+                remedy="unpack the rest or remove the case",
             )
         disc, cup = (majority(list(area)) for area in zip(*areas, strict=True))
         yield Prepared(f"{folder.name}_image{number}".replace(" ", "_"), picture, join(disc, cup))
@@ -76,7 +81,7 @@ def _cases(origin: str, raw: Path, name: str) -> dict[tuple[Path, int], dict[int
         case = cases.setdefault((path.parent, int(match[1])), {})
         reader = 0 if match[2] else int(match[3])
         if reader in case and (path.parent.name.lower(), int(match[1])) not in _NO_PICTURE:
-            raise UserError(f"{name}: {case[reader]} and {path} are the same case; keep one of them")
+            raise UserError(f"{name}: {case[reader]} and {path} are the same case", remedy="keep one of them")
         case[reader] = path
     replaced = {f.name.lower() for f, _ in cases if f.name.lower() + "-corrected" in {g.name.lower() for g, _ in cases}}
     return {key: case for key, case in cases.items() if key[0].name.lower() not in replaced}

@@ -35,7 +35,7 @@ def _pairs(raw: Path, readers: str) -> Iterator[Prepared]:
         image = _left(read_picture(picture, "RGB", name))
         disc, cup = (_left(read_picture(path, "L", name)) > 127 for path in drawn)
         if not disc.shape == cup.shape == image.shape[:2]:
-            raise UserError(f"{name}: {drawn[0]} and {picture} are not of one size; download them again")
+            raise UserError(f"{name}: {drawn[0]} and {picture} are not of one size", remedy="download them again")
         yield Prepared(picture.stem, image, join(disc, cup))
 
 

@@ -88,7 +88,7 @@ def index(files: Iterable[Path], pattern: str, source: str) -> dict[str, Path]:
         if match := regex.fullmatch(path.name):
             key = match[1].lower()
             if key in found:
-                raise UserError(f"{source}: {found[key]} and {path} are the same case; keep one of them")
+                raise UserError(f"{source}: {found[key]} and {path} are the same case", remedy="keep one of them")
             found[key] = path
     return found
 
@@ -96,8 +96,8 @@ def index(files: Iterable[Path], pattern: str, source: str) -> dict[str, Path]:
 def missing_layout(source: str, raw: Path, looked_for: str) -> UserError:
     """The error of a download that is not there."""
     return UserError(
-        f"{source}: no {looked_for} below {raw}; unpack the official download there"
-        f" (`fedsm data prepare --list` draws the layout)"
+        f"{source}: no {looked_for} below {raw}",
+        remedy="unpack the official download there (`fedsm data prepare --list` draws the layout)",
     )
 
 
@@ -116,6 +116,6 @@ def check_complete(source: str, parts: dict[str, dict[str, Path]]) -> list[str]:
         for what, found in parts.items():
             if case not in found:
                 raise UserError(
-                    f"{source}: {have[0]} has no {what}; unpack the rest of the download or remove the file"
+                    f"{source}: {have[0]} has no {what}", remedy="unpack the rest of the download or remove the file"
                 )
     return cases
