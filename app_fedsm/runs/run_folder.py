@@ -2,6 +2,7 @@
 
 run.json                     what was asked for, written first
 checkpoints/ progress.jsonl tb_events/ super_model/ results.json       as the server writes them; results last
+metrics/ cross_site_val/ artifact_manifest.json                        the same, for FLARE's own tools
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ _PRODUCTS = (
     "tb_events",
     PROGRESS,
     AcceptedLog.NAME,
+    "metrics",  # this and the next two: see `fedsm.flare.artefacts`, whose FLARE takes seconds to import
+    "cross_site_val",
+    "artifact_manifest.json",
     RESULTS,
 )  # results last: they show that the run is complete
 EARLIER = "results.earlier.json"

@@ -77,6 +77,9 @@ def test_the_run_folder_holds_all_products(run_folder, data_root):
     assert {"sites", "lam", "gamma", "labels", "versions", "run_id"} <= set(model.manifest)
     assert 0 <= model.manifest["networks"]["personal.site-1"]["validation_score"] <= 1
     assert list((run_folder / "tb_events").rglob("events.out*"))
+    assert json.loads((run_folder / "metrics/metrics_summary.json").read_text())["final_round"] == 3
+    assert len((run_folder / "metrics/round_metrics.jsonl").read_text().splitlines()) == 3
+    assert set(json.loads((run_folder / "cross_site_val/cross_val_results.json").read_text())) == set(SITES)
     for path in (run_folder / "workspace" / "server").rglob("*"):
         if path.is_file() and path.name != "fedsm_site.yaml":
             assert str(data_root) not in path.read_text(errors="ignore"), path

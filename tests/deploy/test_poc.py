@@ -1,6 +1,9 @@
 """`fedsm poc`: a server and three sites as processes of their own."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +21,14 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("poc")
     yield folder
     kill_all(folder)
+
+
+def artefacts_by_nvflare(job: str, kit: Path, folder: Path) -> tuple[dict, list[str]]:
+    """What FLARE's own command finds in a result, and what it misses."""
+    command = [sys.executable, "-m", "nvflare.cli", "--format", "json", "job", "download", job, "-o", str(folder)]
+    told = subprocess.run([*command, "--startup-kit", str(kit)], capture_output=True, text=True, check=True)
+    data = json.loads(told.stdout)["data"]
+    return data["artifacts"], data["missing_artifacts"]
 
 
 @pytest.mark.process
@@ -43,7 +54,15 @@ def test_up_submit_status_down(folder, data_root, capsys, monkeypatch):
         "checkpoints",
         "progress.jsonl",
         "tb_events",
+        "metrics",
+        "cross_site_val",
+        "artifact_manifest.json",
     }
+    job = json.loads((out / "run.json").read_text())["job_id"]
+    found, missing = artefacts_by_nvflare(job, Poc(folder / "poc").lead, folder / "by_nvflare")
+    assert missing == ["client_logs"] and found["global_model"].endswith("/super_model/global.safetensors")
+    assert json.loads(Path(found["metrics_summary"]).read_text())["final_round"] == 3
+    assert len(Path(found["round_metrics"]).read_text().splitlines()) == 3
     events = [json.loads(line) for line in (out / "progress.jsonl").read_text().splitlines()]
     assert summary(events).startswith("round 3 of 3 done, 3 of 3 sites answered, validation Dice global")
     assert main(["status", str(out)]) == 0 and "round 3 of 3 done" in capsys.readouterr().out

@@ -57,6 +57,12 @@ def test_the_same_as_at_home(tmp_path, run, data_root, at_home):
     for mine, theirs in zip(found["gammas"], at_home["gammas"], strict=True):
         assert mine["per_site"] == pytest.approx(theirs["per_site"]) and mine["selected"] == theirs["selected"]
     assert found["reliability"]["ece"] == pytest.approx(at_home["reliability"]["ece"])
+    for_flare = json.loads((federation.run_folder / "cross_site_val/cross_val_results.json").read_text())
+    for site in SITES:
+        assert set(for_flare[site]) == {"SRV_global", "SRV_super_model", *SITES}
+        own = found["models"]["personal_own"][site]["iou"]
+        assert for_flare[site][site]["iou"] == own["mean"]["mean"]
+        assert for_flare[site][site]["iou/cup"] == own["cup"]["mean"]
 
 
 @pytest.mark.parametrize(("method", "options"), [("fedsm-ensemble", []), ("fedsm-extra", ["tracks.selector.rounds=1"])])

@@ -23,6 +23,7 @@ from fedsm.core.settings import JobSettings
 from fedsm.core.text import one_line
 from fedsm.flare import watch
 from fedsm.flare.aggregator import REFUSED, SoftPullAggregator
+from fedsm.flare.artefacts import write_artefacts
 from fedsm.flare.compat import intake
 from fedsm.flare.compat.fatal_codes import take_fatal_codes_as_failures
 from fedsm.flare.compat.memory import job_cells, received_to_disk
@@ -181,6 +182,7 @@ class FedSMController(Controller):
         evaluations = {s: results.accepted[s]["evaluation"] for s in run.sites if s in results.accepted}
         summary = summarize(evaluations, run.job, run.sites)
         write_super_model(run.folder, run.job, run.record, candidates, summary)
+        write_artefacts(run.folder, run.record, summary, run.fl_ctx)
         measured = measurements(run.record, self._started, self._start_rss)
         measured["wire"] |= {"evaluation_down_bytes": results.down}
         measured["missing_in_evaluation"] = results.missing

@@ -21,6 +21,7 @@ from fedsm.core.task_names import SCORE
 from fedsm.core.text import one_line
 from fedsm.evaluation.evaluate import FILE, join
 from fedsm.flare import exchange, watch
+from fedsm.flare.artefacts import scores_of, write_cross_validation
 from fedsm.flare.compat import intake
 from fedsm.flare.compat.fatal_codes import take_fatal_codes_as_failures
 from fedsm.flare.compat.memory import job_cells
@@ -111,6 +112,7 @@ class EvaluationController(Controller):
         if not self._reports:
             raise UserError("no site could be evaluated: " + "; ".join(f"{s}: {r}" for s, r in missing.items()))
         reports = {site: self._reports[site] for site in sites if site in self._reports}
+        write_cross_validation(scores_of(reports), manifest["sites"], fl_ctx)
         write_json(self._folder / FILE, join(manifest, reports, self.part, self.seed) | {"missing": missing})
         self.log_info(fl_ctx, f"fedsm evaluation finished: {self._folder / FILE}")
 
