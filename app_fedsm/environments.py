@@ -17,6 +17,7 @@ from nvflare.recipe.spec import ExecEnv
 
 from app_fedsm.federation import session as sessions
 from app_fedsm.federation.poc import is_free
+from app_fedsm.federation.remote import check_connected
 from app_fedsm.flare_job import FedSMJob
 from app_fedsm.provisioning.poc_builder import poc_project
 from app_fedsm.runs.run_folder import PROGRESS
@@ -137,7 +138,8 @@ def _prepare_poc(env: PocEnv, job: FedSMJob, resume_from: str) -> None:
     folder = tempfile.TemporaryDirectory(prefix="fedsm_")
     env.extra["fedsm_project"] = folder  # it lives as long as the environment
     project = Path(folder.name) / "project.yml"
-    project.write_text(yaml.safe_dump(poc_project(names, root, storage, env.username, port), sort_keys=False))
+    content = poc_project(names, root, storage, env.username, port, env.study)
+    project.write_text(yaml.safe_dump(content, sort_keys=False))
     env.project_conf_path = str(project)
 
 
@@ -156,10 +158,4 @@ def _prepare_production(env: ProdEnv, job: FedSMJob, resume_from: str) -> None:
         env.username = owner
     elif env.username != owner:
         raise UserError(f"{kit} is the kit of {owner}, not of {env.username}", remedy="leave `username` out")
-    if job.sites:
-        with sessions.connect(kit) as session:
-            here = sessions.registered(session)
-        if missing := [site for site in job.sites if site not in here]:
-            raise UserError(
-                f"not connected to the server: {', '.join(missing)}", remedy="start them, then run it again"
-            )
+    check_connected(sessions.Login(kit, env.study), job.sites or [])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app_fedsm.cli.parser import RUN_HELP
+from app_fedsm.cli.submission import add_study, login_of
 from fedsm.core.errors import UserError
 from fedsm.core.text import printable
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from fedsm.super_model.artefact import SuperModelFiles
 
 LOCAL, POC, PROD = "local", "poc", "prod"  # where the images are
+FEDERATED = [POC, PROD]
 
 
 def open_cases(
@@ -103,7 +105,13 @@ def _evaluate(args: argparse.Namespace) -> int:
 def _check_arguments(args: argparse.Namespace) -> None:
     if args.env == LOCAL and args.data is None:
         raise UserError("DATA is missing: the folder with one sub-folder per site")
-    for option, places in {"DATA": [LOCAL], "--kit": [PROD], "--dir": [POC], "--byoc": [POC, PROD]}.items():
+    for option, places in {
+        "DATA": [LOCAL],
+        "--kit": [PROD],
+        "--dir": [POC],
+        "--byoc": FEDERATED,
+        "--study": FEDERATED,
+    }.items():
         if args.env not in places and getattr(args, option.strip("-").lower()):
             raise UserError(f"{option} is for --env {' or '.join(places)}, not for --env {args.env}")
     if args.env == PROD and not (args.kit and args.sites):
@@ -136,7 +144,7 @@ def _in_federation(args: argparse.Namespace, model: SuperModelFiles, folder: Pat
         poc = Poc(args.dir or Path("poc"))
         kit, sites = poc.lead, sites or poc.note["sites"]
     try:
-        return evaluate_remotely(kit, folder, model, sites, args.part, args.seed, args.byoc, args.out)
+        return evaluate_remotely(login_of(args, kit), folder, model, sites, args.part, args.seed, args.byoc, args.out)
     except remote.JobFailed as e:
         raise UserError(f"the evaluation failed: {e}") from e
 
@@ -192,6 +200,7 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
         " (default: local)",
     )  # fmt: skip
     add("--kit", type=Path, metavar="KIT", help="your startup kit, with --env prod")
+    add_study(evaluate)
     add("--dir", type=Path, metavar="DIR", help="the POC's folder, with --env poc (default: poc)")
     add("--force", action="store_true", help="replace the evaluation that OUT holds")
     add("--byoc", action="store_true", help="carry the code inside the job (sites must allow it)")

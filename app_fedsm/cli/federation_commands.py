@@ -5,12 +5,24 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from app_fedsm.cli.job_options import settings_of
 from app_fedsm.cli.parser import Parser
 from app_fedsm.cli.run import FROM_ROUND
-from app_fedsm.cli.submission import add_submission, follow, submit_and_follow
+from app_fedsm.cli.submission import (
+    add_run_study,
+    add_study,
+    add_submission,
+    check_study,
+    follow,
+    login_of,
+    submit_and_follow,
+)
 from fedsm.core.errors import UserError
+
+if TYPE_CHECKING:
+    from app_fedsm.federation.session import Login
 
 _SUBMIT_EXAMPLE = """example:
   fedsm submit --kit lead@hospital.org --sites site-1 site-2 --task retinal --rounds 20 --out runs/first
@@ -22,21 +34,22 @@ def _submit(args: argparse.Namespace) -> int:
     from fedsm.tracks import check_tracks
 
     settings = settings_of(args)
-    sites = _connected(args.kit, int(args.sites[0])) if _is_count(args.sites) else args.sites
+    login = login_of(args, args.kit)
+    sites = _connected(login, int(args.sites[0])) if _is_count(args.sites) else args.sites
     check_tracks(settings, sites)
     try_networks(settings, len(sites))
-    return submit_and_follow(args, args.kit, settings, sites)
+    return submit_and_follow(args, login, settings, sites)
 
 
 def _is_count(sites: list[str]) -> bool:
     return len(sites) == 1 and sites[0].isdigit()
 
 
-def _connected(kit: Path, count: int) -> list[str]:
+def _connected(login: Login, count: int) -> list[str]:
     """The connected sites, if there are exactly `count`."""
     from app_fedsm.federation import session
 
-    with session.connect(kit) as opened:
+    with session.connect(login) as opened:
         here = session.registered(opened)
     if len(here) != count:
         raise UserError(
@@ -47,6 +60,7 @@ def _connected(kit: Path, count: int) -> list[str]:
 
 
 def _fetch(args: argparse.Namespace) -> int:
+    check_study(args.run, args.study)
     return follow(args.run)
 
 
@@ -55,6 +69,7 @@ def _resume(args: argparse.Namespace) -> int:
     from app_fedsm.federation import remote
     from app_fedsm.runs.run_folder import is_federation
 
+    check_study(args.run, args.study)
     if not is_federation(args.run):
         if args.join:
             raise UserError("--join is for federations; in the simulator a new folder below --data joins")
@@ -96,7 +111,9 @@ def _status(args: argparse.Namespace) -> int:
         raise UserError(
             "give a run's folder, or --kit with the startup kit of a user", remedy="see `fedsm status --help`"
         )
-    print(status.of_run(args.run) if args.run else status.of_server(args.kit))
+    if args.run:
+        check_study(args.run, args.study)
+    print(status.of_run(args.run) if args.run else status.of_server(login_of(args, args.kit)))
     return 0
 
 
@@ -118,6 +135,7 @@ def add_parsers(commands: argparse._SubParsersAction[Parser]) -> None:
         epilog="example:\n  fedsm fetch runs/first\n",
     )  # fmt: skip
     fetch.add_argument("run", type=Path, metavar="RUN", help="the folder that was given to --out")
+    add_run_study(fetch)
     fetch.set_defaults(do=_fetch)
 
     resume = commands.add_parser(
@@ -130,6 +148,7 @@ def add_parsers(commands: argparse._SubParsersAction[Parser]) -> None:
     resume.add_argument("--rounds", type=int, metavar="N", help="another number of rounds in all")
     resume.add_argument("--from-round", type=int, metavar="N", help=FROM_ROUND)
     resume.add_argument("--join", nargs="+", default=[], metavar="SITE", help="sites that take part for the first time")
+    add_run_study(resume)
     resume.set_defaults(do=_resume)
 
     status = commands.add_parser(
@@ -139,4 +158,5 @@ def add_parsers(commands: argparse._SubParsersAction[Parser]) -> None:
     )  # fmt: skip
     status.add_argument("run", type=Path, nargs="?", metavar="RUN", help="a run's folder")
     status.add_argument("--kit", type=Path, metavar="KIT", help="a user's startup kit")
+    add_study(status, "the run's; with --kit FLARE's, default")
     status.set_defaults(do=_status)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from app_fedsm.cli.submission import add_run_study, check_study
 from fedsm.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     forget.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
     forget.add_argument("-o", "--out", type=Path, metavar="OUT", help="write to this folder and leave RUN as it is")
     forget.add_argument("--yes", action="store_true", help="do not ask")
+    add_run_study(forget)
     forget.set_defaults(do=_forget)
 
 
@@ -44,6 +46,7 @@ def _forget(args: argparse.Namespace) -> int:
     from app_fedsm.runs.run_folder import RUN, is_federation
     from fedsm.server.forget import Forgetting, copy_rest
 
+    check_study(args.run, args.study)
     forgetting = Forgetting(args.run, args.site)
     plan, out = forgetting.plan, args.out or args.run
     same = out.resolve() == args.run.resolve()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from app_fedsm.cli.job_options import settings_of
 from app_fedsm.cli.parser import Parser
-from app_fedsm.cli.submission import add_submission, submit_and_follow
+from app_fedsm.cli.submission import add_study, add_submission, login_of, submit_and_follow
 from fedsm.core.errors import UserError
 
 _POC_DIR = Path("poc")
@@ -53,10 +53,11 @@ def _down(args: argparse.Namespace) -> int:
     if not poc.flare.exists():
         raise UserError(f"{poc.folder} holds no POC; nothing to stop")
     if not args.force and poc.connected():
-        with session.connect(poc.lead) as opened:
+        login = session.Login(poc.lead)
+        with session.connect(login) as opened:
             running = [job["job_id"] for job in opened.list_jobs() or [] if job["status"] == "RUNNING"]
         if running:
-            job = status.of_job(poc.lead, running[0])
+            job = status.of_job(login, running[0])
             raise UserError(f"a job runs: {job}", remedy="wait for it (`fedsm fetch RUN`), or --force")
     poc.stop()
     if args.keep:
@@ -77,7 +78,7 @@ def _submit(args: argparse.Namespace) -> int:
     note = poc.note
     for line in warnings_of(simulate.check_data(Path(note["data"]), settings, args.task or settings.task.name)):
         print(line, file=sys.stderr)
-    return submit_and_follow(args, poc.lead, settings, note["sites"])
+    return submit_and_follow(args, login_of(args, poc.lead), settings, note["sites"])
 
 
 def _status(args: argparse.Namespace) -> int:
@@ -86,7 +87,7 @@ def _status(args: argparse.Namespace) -> int:
 
     poc = Poc(args.dir)
     sites = poc.note["sites"]
-    print(status.of_server(poc.lead))
+    print(status.of_server(login_of(args, poc.lead)))
     connected = poc.connected()
     away = [site for site in sites if site not in connected]
     if away:
@@ -115,7 +116,7 @@ def add_parsers(commands: argparse._SubParsersAction[Parser]) -> None:
     up.add_argument("--device", metavar="D", help="device of all sites: cpu, cuda, cuda:N (default: CUDA where it is)")
     up.add_argument("--gpu", type=int, nargs="+", metavar="ID", help="GPUs to share among the sites' processes")
     add_submission(verb("submit", "run a job on it and download the result", _submit))
-    verb("status", "sites and jobs", _status)
+    add_study(verb("status", "sites and jobs", _status))
     down = verb("down", "stop everything and clean up", _down)
     down.add_argument("--keep", action="store_true", help="stop only; kits, jobs and results stay")
     down.add_argument("--force", action="store_true", help="also while a job runs")

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 from app_fedsm.runs.run_folder import PROGRESS, RESULTS, events_of, is_federation
 from fedsm.core.errors import UserError
 from fedsm.core.plain_json import reading
+from fedsm.core.task_names import DEFAULT_STUDY
 
 if TYPE_CHECKING:
     from nvflare.fuel.flare_api.flare_api import Session
+
+    from app_fedsm.federation.session import Login
 
 _LAST = 5  # rounds whose median says how long the next will take
 
@@ -67,16 +70,16 @@ def of_run(out: Path) -> str:
 
     if is_federation(out) and not (out / RESULTS).is_file():
         job = remote.load_job(out)
-        return of_job(Path(job["kit"]), job["job_id"])
+        return of_job(remote.login_of(job), job["job_id"])
     with reading(out / PROGRESS, "the run itself may be sound: `fedsm report` and `fedsm resume` do not need it"):
         return summary(events_of(out))
 
 
-def of_job(kit: Path, job_id: str) -> str:
+def of_job(login: Login, job_id: str) -> str:
     """The status of a job on a server."""
     from app_fedsm.federation import session
 
-    with session.connect(kit) as opened:
+    with session.connect(login) as opened:
         try:
             meta = opened.get_job_meta(job_id)
         except Exception as e:  # FLARE's errors for a job that it does not know
@@ -97,13 +100,16 @@ def _job_line(session: Session, job_id: str, status: str) -> str:
     return f"{job_id} {status}: {summary(events)}"
 
 
-def of_server(kit: Path) -> str:
-    """The status of a server: the connected sites, and every job that runs."""
+def of_server(login: Login) -> str:
+    """The status of a server: the connected sites and the jobs, of the login's study."""
     from app_fedsm.federation import session
 
-    with session.connect(kit) as opened:
+    with session.connect(login) as opened:
         sites = session.registered(opened)
-        lines = [f"server {session.address(kit)}: {len(sites)} sites connected: {', '.join(sites) or 'none'}"]
+        study = "" if login.study == DEFAULT_STUDY else f", study {login.study}"
+        lines = [
+            f"server {session.address(login.kit)}{study}: {len(sites)} sites connected: {', '.join(sites) or 'none'}"
+        ]
         jobs = sorted(opened.list_jobs() or [], key=lambda job: str(job.get("submit_time")))
         for job in jobs:
             lines.append(f"{job.get('job_name', '')} {_job_line(opened, job['job_id'], job['status'])}")

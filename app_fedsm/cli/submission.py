@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING
 from app_fedsm.cli.job_options import add_job_options
 from app_fedsm.cli.parser import Parser
 from fedsm.core.errors import UserError
+from fedsm.core.task_names import DEFAULT_STUDY
 from fedsm.core.text import printable
 
 if TYPE_CHECKING:
+    from app_fedsm.federation.session import Login
     from fedsm.core.settings import JobSettings
 
 _GPUS = re.compile(r"(?:(?P<site>[^=]+)=)?(?P<count>\d+)(?::(?P<memory>\d+))?")
 
 
-def submit_and_follow(args: argparse.Namespace, kit: Path, settings: JobSettings, sites: list[str]) -> int:
+def submit_and_follow(args: argparse.Namespace, login: Login, settings: JobSettings, sites: list[str]) -> int:
     """Submits a job, follows it and fetches its result."""
     from app_fedsm.federation import remote
     from app_fedsm.runs.run_folder import prepare_folder
@@ -28,9 +30,9 @@ def submit_and_follow(args: argparse.Namespace, kit: Path, settings: JobSettings
     resources = parse_gpus(args.gpus or [], sites)
     if len(sites) < settings.min_sites:
         raise UserError(f"{len(sites)} sites, but min_sites is {settings.min_sites}: no round could be closed")
-    remote.check_connected(kit, sites)
+    remote.check_connected(login, sites)
     prepare_folder(args.out, resume=False, force=args.force)
-    job_id = remote.submit(kit, settings, args.out, sites, args.byoc, resources)
+    job_id = remote.submit(login, settings, args.out, sites, args.byoc, resources)
     print(f"job {job_id}: {len(sites)} sites, {settings.rounds} rounds", file=sys.stderr)
     if args.no_wait:
         print(f"fedsm fetch {shlex.quote(str(args.out))}")
@@ -83,11 +85,46 @@ def add_gpus(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def login_of(args: argparse.Namespace, kit: Path) -> Login:
+    """The kit, and the study of `add_study`."""
+    from app_fedsm.federation.session import Login
+
+    return Login(kit, args.study or DEFAULT_STUDY)
+
+
+def check_study(run: Path, study: str | None) -> None:
+    """Refuses --study for a run of another one: a job stays in the study that it was submitted to.
+
+    Raises:
+        UserError: the run is of another study, or of the simulator.
+    """
+    from app_fedsm.federation import remote
+    from app_fedsm.runs.run_folder import is_federation
+
+    if study is None:
+        return
+    if not is_federation(run):
+        raise UserError(f"{run} is a run of the simulator, which knows no studies", remedy="leave --study out")
+    if study != (own := remote.load_job(run)["study"]):
+        raise UserError(f"{run} is of study {own!r}, not of {study!r}", remedy="leave --study out")
+
+
+def add_study(parser: argparse.ArgumentParser, default: str = "FLARE's, default") -> None:
+    """Adds the option of a command that opens a session; `default`: what is taken without it, in words."""
+    parser.add_argument("--study", metavar="NAME", help=f"the study of the federation (default: {default})")
+
+
+def add_run_study(parser: argparse.ArgumentParser) -> None:
+    """The same where a run's folder is given, which remembers its study."""
+    add_study(parser, "the run's")
+
+
 def add_submission(parser: Parser) -> None:
     """Adds the options of a command that submits."""
     add = parser.add_argument
     add("--out", type=Path, required=True, metavar="DIR", help="the run's folder, of the same shape as `fedsm run`'s")
     add("--force", action="store_true", help="replace the run that --out holds")
+    add_study(parser)
     add("--byoc", action="store_true", help="carry the code inside the job (sites must allow it)")
     add_gpus(parser)
     add("--no-wait", action="store_true", help="only submit; `fedsm fetch` brings the result")

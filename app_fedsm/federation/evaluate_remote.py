@@ -9,6 +9,7 @@ from pathlib import Path
 from app_fedsm.federation import remote
 from app_fedsm.federation import session as sessions
 from app_fedsm.federation.following import follow
+from app_fedsm.federation.session import Login
 from app_fedsm.runs.run_folder import PROGRESS
 from fedsm.core.errors import UserError
 from fedsm.data.cases import ALL
@@ -18,12 +19,12 @@ LOG = "evaluation.log"
 
 
 def evaluate_remotely(
-    kit: Path, folder: Path, model: SuperModelFiles, sites: list[str], part: str, seed: int, byoc: bool, out: Path
+    login: Login, folder: Path, model: SuperModelFiles, sites: list[str], part: str, seed: int, byoc: bool, out: Path
 ) -> dict:  # fmt: skip
     """Runs an evaluation as a job and follows it.
 
     Args:
-        kit: startup kit of the user.
+        login: the user's kit and study.
         folder: the super model's folder.
         model: its content.
         sites: the sites that evaluate.
@@ -45,22 +46,22 @@ def evaluate_remotely(
     strange = [site for site in sites if site not in model.manifest["sites"]]
     if strange and part != ALL:
         raise UserError(f"site {strange[0]!r} took no part in training and has no {part} images: use --part all")
-    remote.check_connected(kit, sites)
+    remote.check_connected(login, sites)
     out = out.resolve()  # FLARE takes a relative path as one below the kit
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out) as staging:
         name = f"evaluate_{model.settings.task.name}"
         EvaluationRecipe(name, model=folder, sites=sites, part=part, seed=seed, byoc=byoc).export(staging)
-        with sessions.connect(kit) as session:
+        with sessions.connect(login) as session:
             job_id = remote.hand_in(session, Path(staging) / name)
     try:
-        meta, failure = follow(kit, job_id, len(sites), "site")
+        meta, failure = follow(login, job_id, len(sites), "site")
     except KeyboardInterrupt:
-        with sessions.connect(kit) as session:
+        with sessions.connect(login) as session:
             session.abort_job(job_id)
         raise
     log = out / LOG
-    with remote.download(kit, job_id, log) as workspace:
+    with remote.download(login, job_id, log) as workspace:
         if workspace and (workspace / FILE).is_file():
             return json.loads((workspace / FILE).read_text())
         why = failure or remote.reason_of(workspace / PROGRESS if workspace else Path(), log, meta)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
 from app_fedsm.federation import session as sessions
+from app_fedsm.federation.session import Login
 from app_fedsm.runs.progress import WITHOUT_ROUNDS, show, tick
 from fedsm.core.errors import UserError
 from fedsm.core.text import printable
@@ -67,7 +67,7 @@ class _LostJobCheck:
             )
 
 
-def follow(kit: Path, job_id: str, steps: int, unit: str) -> tuple[dict, str | None]:
+def follow(login: Login, job_id: str, steps: int, unit: str) -> tuple[dict, str | None]:
     """Shows a bar until the job has ended; returns its meta data and the reason, if it said that it failed."""
     seen, failure, silent_since, refusals_shown = 0, None, None, False
     lost_job_check = _LostJobCheck(job_id)
@@ -75,7 +75,7 @@ def follow(kit: Path, job_id: str, steps: int, unit: str) -> tuple[dict, str | N
     with tqdm(total=steps, unit=unit, desc="submitted", bar_format=form) as bar:
         while True:
             try:
-                with sessions.connect(kit) as session:
+                with sessions.connect(login) as session:
                     while True:
                         silent_since = None
                         meta = session.get_job_meta(job_id)

@@ -28,8 +28,8 @@ def forget_remotely(run: Path, site: str) -> None:
 
     run = run.resolve()  # FLARE takes a relative path as one below the kit
     job = remote.load_job(run)
-    kit, ids = Path(job["kit"]), [job["job_id"], *job["earlier"]]
-    with sessions.connect(kit) as session:
+    login, ids = remote.login_of(job), [job["job_id"], *job["earlier"]]
+    with sessions.connect(login) as session:
         if events_of(session, ids[0]):
             raise UserError(f"job {ids[0]} of {run} runs", remedy="wait for it or abort it first")
         here = [s for s in sessions.registered(session) if s != site]
@@ -39,15 +39,15 @@ def forget_remotely(run: Path, site: str) -> None:
         )
     with tempfile.TemporaryDirectory(dir=run) as staging:
         ForgetRecipe(site=site, run=f"job:{','.join(ids)}", witness=here[0], byoc=job["byoc"]).export(staging)
-        with sessions.connect(kit) as session:
+        with sessions.connect(login) as session:
             forgetting = remote.hand_in(session, Path(staging) / f"forget_{site}")
-    meta, failure = follow(kit, forgetting, 1, "job")
-    with remote.download(kit, forgetting, run / LOG) as workspace:
+    meta, failure = follow(login, forgetting, 1, "job")
+    with remote.download(login, forgetting, run / LOG) as workspace:
         if not workspace or not (workspace / FILE).is_file():
             progress = workspace / PROGRESS if workspace else Path()
             why = failure or remote.reason_of(progress, run / LOG, meta)
             raise UserError(f"the server did not forget {site}, and nothing was changed here: {why}")
-    with sessions.connect(kit) as session:
+    with sessions.connect(login) as session:
         for job_id in ids:
             with contextlib.suppress(Exception):  # an earlier one may have been deleted before
                 session.delete_job(job_id)

@@ -139,7 +139,7 @@ class Poc:
 
     def connected(self) -> list[str]:
         """The sites that are connected; none where no server answers."""
-        with contextlib.suppress(UserError), sessions.connect(self.kits / LEAD, timeout=2) as session:
+        with contextlib.suppress(UserError), sessions.connect(sessions.Login(self.lead), timeout=2) as session:
             return sessions.registered(session)
         return []
 

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 
 from app_fedsm.federation import session as sessions
 from app_fedsm.federation.following import PATIENCE, POLL_SECONDS, RUNNING, WAITING, events_of, follow, refusals
+from app_fedsm.federation.session import Login
 from app_fedsm.runs.run_folder import EARLIER, LOG, PROGRESS, RESULTS, RUN, check_links, check_rounds, collect
 from fedsm.core.errors import UserError
 from fedsm.core.files import write_json
 from fedsm.core.names import check_job_id, check_site_names
 from fedsm.core.plain_json import parse_json, read_json, reading
 from fedsm.core.settings import JobSettings
+from fedsm.core.task_names import DEFAULT_STUDY
 
 if TYPE_CHECKING:
     from nvflare.fuel.flare_api.flare_api import Session
@@ -29,27 +31,30 @@ class JobFailed(Exception):
     """The job ended without results; the message says why."""
 
 
-def check_connected(kit: Path, sites: list[str]) -> None:
-    """Checks that sites answer, before anything is submitted or overwritten.
+def check_connected(login: Login, sites: list[str]) -> None:
+    """Checks that the server and sites answer, before anything is submitted or overwritten.
 
     Raises:
-        UserError: naming the sites that do not.
+        UserError: naming the sites that do not, or the study that does not exist.
     """
-    with sessions.connect(kit) as session:
-        here = sessions.registered(session)
+    with sessions.connect(login) as session:
+        here = sessions.registered(session) if sites else []
     if missing := [site for site in sites if site not in here]:
-        raise UserError(f"not connected to the server: {', '.join(missing)}", remedy="start them, then submit again")
+        where = "" if login.study == DEFAULT_STUDY else f", or not in study {login.study!r}"
+        raise UserError(
+            f"not connected to the server{where}: {', '.join(missing)}", remedy="start them, then submit again"
+        )
 
 
 def submit(
-    kit: Path, settings: JobSettings, out: Path, sites: list[str], byoc: bool = False,
+    login: Login, settings: JobSettings, out: Path, sites: list[str], byoc: bool = False,
     resources: dict[str, dict] | None = None, earlier: Sequence[str] = (), all_sites: list[str] | None = None,
     from_round: int | None = None,
 ) -> str:  # fmt: skip
     """Submits a job and notes it in the run's folder, so that a later command can follow it.
 
     Args:
-        kit: startup kit of the user.
+        login: the user's kit and study.
         settings: the job's settings.
         out: the run's folder, made ready by `prepare_folder`.
         sites: the sites that take part; see `check_connected`.
@@ -67,8 +72,8 @@ def submit(
     """
     from app_fedsm.recipes import FedSMRecipe
 
-    kit, out = kit.resolve(), out.resolve()
-    with sessions.connect(kit) as session:
+    out = out.resolve()
+    with sessions.connect(login) as session:
         resume_from = f"job:{','.join(earlier)}" if earlier else ""
         recipe = FedSMRecipe(
             settings=settings, resume_from=resume_from, from_round=from_round, byoc=byoc, sites=sites,
@@ -76,8 +81,9 @@ def submit(
         )  # fmt: skip
         recipe.export(str(out / "job"))
         job_id = hand_in(session, out / "job" / recipe.name)
-    note = {"job_id": job_id, "kit": str(kit), "settings": settings.to_dict(), "sites": all_sites or sites}
-    write_json(out / RUN, note | {"byoc": byoc, "resources": resources or {}, "earlier": list(earlier)})
+    note = {"job_id": job_id, "kit": str(login.kit.resolve()), "study": login.study, "settings": settings.to_dict()}
+    more = {"sites": all_sites or sites, "byoc": byoc, "resources": resources or {}, "earlier": list(earlier)}
+    write_json(out / RUN, note | more)
     return job_id
 
 
@@ -116,13 +122,13 @@ def resume(
     """
     check_links(out)
     job = load_job(out)
-    kit, old = Path(job["kit"]), job["job_id"]
+    login, old = login_of(job), job["job_id"]
     if (out / RESULTS).is_file() and rounds is None and from_round is None:
         raise UserError(f"{out} is finished", remedy="--rounds N goes on for more")
     settings = JobSettings.from_dict(job["settings"] | ({} if rounds is None else {"rounds": rounds}))
     if (out / RESULTS).is_file():
         check_rounds(out, read_json(out / RESULTS)["rounds"], job["settings"]["rounds"], settings.rounds, from_round)
-    with sessions.connect(kit) as session:
+    with sessions.connect(login) as session:
         running = sessions.running_at(session)
         here = sorted(running)
         if unknown := [site for site in join if site in job["sites"] or site not in here]:
@@ -140,7 +146,7 @@ def resume(
                 raise UserError(f"job {old} runs and no site waits to come back", remedy=f"`{fetch}` waits for it")
             _stop(session, old)
     ids = [old, *job["earlier"]]
-    new = submit(kit, settings, out, present, job["byoc"], job["resources"], ids, sites, from_round)
+    new = submit(login, settings, out, present, job["byoc"], job["resources"], ids, sites, from_round)
     if (out / RESULTS).is_file():
         (out / RESULTS).replace(out / EARLIER)  # so that they are not taken for the new job's results
     return new, [site for site in sites if site not in present]
@@ -164,7 +170,7 @@ def load_job(out: Path) -> dict:
     """
     try:
         run = read_json(out / RUN)
-        job = {key: run[key] for key in _NOTED}
+        job = {key: run[key] for key in _NOTED} | {"study": run.get("study", DEFAULT_STUDY)}
         ids = [job["job_id"], *job["earlier"]]
     except (OSError, ValueError, KeyError, TypeError) as e:
         raise UserError(f"{out} holds no job that was submitted to a federation ({RUN} says none)") from e
@@ -172,6 +178,11 @@ def load_job(out: Path) -> dict:
         check_job_id(job_id, str(out / RUN))
     check_site_names(job["sites"], str(out / RUN))
     return job
+
+
+def login_of(job: dict) -> Login:
+    """How the run's own user came to the server, from `load_job`."""
+    return Login(Path(job["kit"]), str(job["study"]))
 
 
 def finish(out: Path) -> dict:
@@ -183,9 +194,9 @@ def finish(out: Path) -> dict:
     """
     check_links(out)
     job = load_job(out)
-    kit, rounds = Path(job["kit"]), job["settings"]["rounds"]
-    meta, failure = follow(kit, job["job_id"], rounds, "round")
-    with download(kit, job["job_id"], out / LOG) as workspace:
+    login = login_of(job)
+    meta, failure = follow(login, job["job_id"], job["settings"]["rounds"], "round")
+    with download(login, job["job_id"], out / LOG) as workspace:
         if workspace:
             collect(workspace, out)
     if (out / RESULTS).is_file():
@@ -194,7 +205,7 @@ def finish(out: Path) -> dict:
 
 
 @contextlib.contextmanager
-def download(kit: Path, job_id: str, log: Path) -> Iterator[Path | None]:
+def download(login: Login, job_id: str, log: Path) -> Iterator[Path | None]:
     """Downloads what the server kept of a job: yields its workspace, removed afterwards; None if there is none.
 
     The server's log goes to `log`.
@@ -203,7 +214,7 @@ def download(kit: Path, job_id: str, log: Path) -> Iterator[Path | None]:
     shutil.rmtree(scratch, ignore_errors=True)
     try:
         try:
-            with sessions.connect(kit) as session:
+            with sessions.connect(login) as session:
                 workspace = Path(session.download_job_result(job_id, str(scratch))) / "workspace"
         except UserError:
             raise

@@ -6,11 +6,14 @@ import contextlib
 import io
 import json
 import logging
+import shlex
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedsm.core.errors import UserError
+from fedsm.core.task_names import DEFAULT_STUDY
 
 if TYPE_CHECKING:
     from nvflare.fuel.flare_api.flare_api import Session
@@ -18,30 +21,50 @@ if TYPE_CHECKING:
 _CONFIG = Path("startup") / "fed_admin.json"
 
 
+@dataclass(frozen=True)
+class Login:
+    """How a user comes to a server.
+
+    Attributes:
+        kit: the user's startup kit, the folder with `startup/`.
+        study: FLARE shows jobs and sites of this study alone.
+    """
+
+    kit: Path
+    study: str = DEFAULT_STUDY
+
+
 @contextlib.contextmanager
-def connect(kit: Path, timeout: float = 15.0) -> Iterator:
+def connect(login: Login, timeout: float = 15.0) -> Iterator:
     """Opens a session with the kit's own certificate.
 
     Args:
-        kit: the user's startup kit, the folder with `startup/`.
+        login: the user's kit and study.
         timeout: seconds to try.
 
     Raises:
-        UserError: no such kit, no server there, or the server refuses the certificate or stops answering.
+        UserError: no such kit, study or server, or the server refuses the certificate or stops answering.
     """
+    from nvflare.apis.utils.format_check import name_check
     from nvflare.fuel.flare_api import api_spec
     from nvflare.fuel.flare_api.flare_api import new_secure_session
 
-    kit = kit.resolve()
+    kit = login.kit.resolve()
     user = user_of(kit)
+    if name_check(login.study, "study")[0]:
+        raise UserError(f"{login.study!r} names no study", remedy="small letters, digits, '-' and '_' only, 63 at most")
     logging.getLogger("nvflare").setLevel(logging.CRITICAL)  # it would log every refused connection
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # FLARE prints every attempt
-            session = new_secure_session(user, str(kit), timeout=timeout, auto_login_max_tries=2)
+            session = new_secure_session(user, str(kit), timeout=timeout, study=login.study, auto_login_max_tries=2)
     except api_spec.NoConnection as e:
         raise UserError(f"no FLARE server answers at {address(kit)}: is it started, and its port open?") from e
     except (api_spec.AuthenticationError, api_spec.AuthorizationError) as e:
-        raise UserError(f"the server at {address(kit)} refused {kit.name}: {_first_line(e)}") from e
+        studies = f"`nvflare study list --startup-kit {shlex.quote(str(kit))}` names yours"
+        raise UserError(
+            f"the server at {address(kit)} refused {kit.name}: {_first_line(e)}",
+            remedy=None if login.study == DEFAULT_STUDY else studies,
+        ) from e
     except Exception as e:  # FLARE raises many kinds here: TLS, configuration, its own errors
         raise UserError(f"no session with {address(kit)} by the kit {kit.name}: {_first_line(e)}") from e
     try:
@@ -76,17 +99,19 @@ def address(kit: Path) -> str:
 
 
 def running_at(session: Session) -> dict[str, set[str]]:
-    """Site -> ids of the jobs that it runs, of the sites that answer now.
+    """Site -> ids of the jobs that it runs, of the sites of the session's study that answer now.
 
     The server's own list keeps a killed site for ten minutes, so each site is asked. One request per site, because the
     server may wait longer for a site that was just killed (10 s) than a session waits for the server (5 s).
     """
-    from nvflare.fuel.flare_api.api_spec import NoConnection
+    from nvflare.fuel.flare_api.api_spec import InvalidTarget, NoConnection
 
     running: dict[str, set[str]] = {}
     for client in session.get_connected_client_list():
         try:
             answers = session.get_client_job_status([client.name]) or []
+        except InvalidTarget:  # not in the study: the server lists all sites, and answers for the study's only
+            continue
         except NoConnection:
             session.get_system_info()  # raises the same if it is the server that is silent
             continue

@@ -7,6 +7,7 @@ deletes `resources.json`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from importlib.resources import files
@@ -63,12 +64,21 @@ def fill_server(kit: Path, storage: Path, byoc: bool = True) -> Path:
 
 
 def keep_local(earlier: Path, kit: Path) -> None:
-    """Copies the site's own files from an earlier kit's `local/` to a new kit."""
+    """Copies the site's own files from an earlier kit's `local/` to a new kit.
+
+    What FLARE has just made from the project file stays new: the studies, the way to a relay, the relay's listener. A
+    site may have added settings to those files; these are kept.
+    """
     for path in sorted((earlier / "local").rglob("*")):
         if path.is_file() and path.suffix not in _NOT_THE_SITES and "__pycache__" not in path.parts:
             name = path.relative_to(earlier)
             (kit / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(path, kit / name)
+            if not (kit / name).exists():
+                shutil.copy2(path, kit / name)
+                continue
+            with contextlib.suppress(ValueError, TypeError):  # an earlier file that is no JSON object
+                merged = json.loads(path.read_text(encoding="utf-8")) | json.loads((kit / name).read_text())
+                (kit / name).write_text(json.dumps(merged, indent=2) + "\n", encoding="utf-8")
 
 
 def close_kit(kit: Path) -> None:

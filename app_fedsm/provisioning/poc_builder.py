@@ -11,6 +11,7 @@ from nvflare.lighter.spec import Builder, ProvisionContext
 
 from app_fedsm.provisioning.kits import RESOURCES, fill_server, fill_site
 from fedsm.client.site_settings import FILE_NAME
+from fedsm.core.task_names import DEFAULT_STUDY
 
 _ORG = "fedsm"
 
@@ -41,7 +42,7 @@ class FedSMBuilder(Builder):
             (kit / "local" / FILE_NAME).write_text(yaml.safe_dump(own))
 
 
-def poc_project(sites: list[str], data: Path, storage: Path, admin: str, port: int) -> dict:
+def poc_project(sites: list[str], data: Path, storage: Path, admin: str, port: int, study: str = DEFAULT_STUDY) -> dict:
     """FLARE's project file for a POC of ours: its own builders, and ours at the end.
 
     Args:
@@ -50,6 +51,7 @@ def poc_project(sites: list[str], data: Path, storage: Path, admin: str, port: i
         storage: where the server keeps jobs and results.
         admin: the user who submits.
         port: the server's.
+        study: a study that everybody is in.
     """
     import nvflare.lighter
 
@@ -62,4 +64,7 @@ def poc_project(sites: list[str], data: Path, storage: Path, admin: str, port: i
         "args": {"data": str(data), "storage": str(storage)},
     }
     builders = example["builders"]
-    return example | {"participants": people, "builders": [*builders[:-1], ours, builders[-1]]}
+    project = example | {"participants": people, "builders": [*builders[:-1], ours, builders[-1]]}
+    if study != DEFAULT_STUDY:
+        project |= {"api_version": 4, "studies": {study: {"site_orgs": {_ORG: sites}, "admins": [admin]}}}
+    return project

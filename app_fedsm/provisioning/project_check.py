@@ -12,13 +12,17 @@ import yaml
 from nvflare.apis.utils.format_check import name_check
 from nvflare.lighter.constants import DEFINED_ROLES
 
+from app_fedsm.provisioning.ports import port_collisions, port_problem
+from app_fedsm.provisioning.relay_check import connection_problem, relay_problems
+from app_fedsm.provisioning.study_check import study_problems
 from fedsm.core.errors import UserError
 from fedsm.core.names import is_site_name
 
-_TYPES = ("server", "client", "admin")
+_TYPES = ("server", "client", "relay", "admin")
 _KEYS = {  # FLARE ignores unknown keys without a message: with a misspelt port key it would use its default port
     "server": "fed_learn_port admin_port default_host host_names connection_security listening_host storage byoc",
     "client": "listening_host connect_to connection_security byoc",
+    "relay": "listening_host connect_to connection_security",
     "admin": "role connect_to",
 }
 _CERTIFICATES = "app_fedsm.provisioning.certificates.YearsCertBuilder"
@@ -33,6 +37,7 @@ class Project:
 
     name: str = ""
     participants: list[dict] = field(default_factory=list)
+    studies: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -71,6 +76,10 @@ def check_project(content: dict) -> Project:
         else:
             project.errors.append(f"participant number {number}: it has no name; write `- name: ...`")
     _check_together(project)
+    errors, warnings = study_problems(content, project.participants)
+    project.errors += errors
+    project.warnings += warnings
+    project.studies = [str(name) for name in content.get("studies") or [] if not errors]
     _check_builders(content.get("builders"), project)
     return project
 
@@ -101,8 +110,13 @@ def _check_participant(entry: dict, project: Project) -> None:
         project.warnings.append(f"{where}: key {key!r} is not known here and may do nothing; known: {_KEYS[kind]}")
     if not isinstance(entry.get("byoc", True), bool):
         project.errors.append(f"{where}: byoc must be true or false, got {entry['byoc']!r}")
-    if kind == "client" and not is_site_name(name):
-        project.errors.append(f"{where}: a site's name has letters, digits, '-' and '_' only and is not 'server'")
+    if kind in ("client", "relay") and not is_site_name(name):
+        what = "site" if kind == "client" else "relay"
+        project.errors.append(f"{where}: a {what}'s name has letters, digits, '-' and '_' only and is not 'server'")
+    if kind == "relay":
+        errors, warnings = relay_problems(entry)
+        project.errors += [f"{where}: {line}" for line in errors]
+        project.warnings += [f"{where}: {line}" for line in warnings]
     if kind == "admin":
         if name_check(name, "admin")[0]:
             project.errors.append(f"{where}: a user's name is an e-mail address, as lead@hospital.org")
@@ -115,8 +129,8 @@ def _check_participant(entry: dict, project: Project) -> None:
 def _check_server(entry: dict, where: str, project: Project) -> None:
     for key in ("fed_learn_port", "admin_port"):
         port = entry.get(key, 8002)
-        if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535:
-            project.errors.append(f"{where}: {key} must be a number from 1 to 65535, got {port!r}")
+        if problem := port_problem(port):
+            project.errors.append(f"{where}: {key} {problem}")
         elif port < 1024:
             project.warnings.append(f"{where}: {key} {port} needs root on the server; choose one above 1023, as 8002")
     extra = entry.get("host_names", [])
@@ -153,27 +167,11 @@ def _check_together(project: Project) -> None:
         project.errors.append(f"participants: at least 2 clients are needed, found {names}")
     if not any(p.get("role") in _SUBMITTERS for p in project.of_type("admin")):
         project.errors.append("participants: no user may submit a job; add an admin with `role: lead`")
-    _check_ports(project)
-
-
-def _check_ports(project: Project) -> None:
-    """Listeners on one machine must not share a port. FLARE's own listener takes sites and users on one port."""
-    taken: dict[tuple, str] = {}
-    for entry in project.participants:
-        listener = entry.get("listening_host")
-        wanted = []
-        if entry.get("type") == "server":
-            host, port = entry.get("default_host", entry["name"]), entry.get("fed_learn_port", 8002)
-            wanted += [(host, p) for p in {port, entry.get("admin_port", port)} if isinstance(p, int)]
-        if isinstance(listener, dict) and listener.get("port"):
-            wanted.append((listener.get("default_host", "localhost"), listener["port"]))
-        for place in wanted:
-            if place in taken:
-                owner, (host, port) = taken[place], place
-                project.errors.append(
-                    f"participant {entry['name']!r}: port {port} of {host} is {owner!r}'s; take another"
-                )
-            taken.setdefault(place, entry["name"])
+    targets = [p["name"] for p in [*servers, *project.of_type("relay")]]
+    for entry in [*clients, *project.of_type("relay")]:
+        if problem := connection_problem(entry, targets):
+            project.errors.append(f"participant {entry['name']!r}: {problem}")
+    project.errors += port_collisions(project.participants)
 
 
 def _check_builders(builders: Any, project: Project) -> None:

@@ -28,6 +28,7 @@ class Kits:
     folder: Path
     server: Path
     sites: dict[str, Path]
+    relays: dict[str, Path]
     users: dict[str, Path]
     storage: Path  # of the server's jobs and snapshots
     earlier: Path | None  # the kits before these; the content of their `local/` folders was copied
@@ -74,6 +75,7 @@ def provision(project_file: Path, out: Path) -> Kits:
         folder=folder,
         server=folder / server["name"],
         sites={p["name"]: folder / p["name"] for p in project.of_type("client")},
+        relays={p["name"]: folder / p["name"] for p in project.of_type("relay")},
         users={p["name"]: folder / p["name"] for p in project.of_type("admin")},
         storage=storage,
         earlier=earlier,
@@ -134,7 +136,11 @@ def describe(kits: Kits) -> str:
     lines = [f"kits in {kits.folder}; each holds a private key: send it by a secure channel, to this person only"]
     for entry in participants:
         name, kind, org = entry["name"], entry["type"], entry["org"]
-        to = {"admin": "the user", "server": f"the server's operator ({org})"}.get(kind)
+        to = {
+            "admin": "the user",
+            "server": f"the server's operator ({org})",
+            "relay": f"the relay's operator ({org})",
+        }.get(kind)
         to = to or org_admins.get(org, f"the IT of {org}")
         notes = [entry.get("role", kind)]
         notes += ["jobs may bring code"] if entry.get("byoc") else []
@@ -151,6 +157,10 @@ def describe(kits: Kits) -> str:
         " kit moves",
         f"the first certificate ends on {ends:%Y-%m-%d}",
     ]
+    if kits.project.studies:
+        lines.append(
+            f"studies: {', '.join(kits.project.studies)}; a server that runs already is told with `nvflare study`"
+        )
     if kits.earlier:
         lines.append(f"the content of the local/ folders of {kits.earlier} was copied")
     return "\n".join(lines)

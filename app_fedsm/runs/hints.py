@@ -8,6 +8,7 @@ from pathlib import Path
 from app_fedsm.runs.run_folder import RESULTS, RUN, events_of, newest_checkpoint
 from app_fedsm.runs.slim import spare, total_size
 from fedsm.core.plain_json import read_json
+from fedsm.core.task_names import DEFAULT_STUDY
 
 SUPER_MODEL = "super_model"
 
@@ -65,7 +66,9 @@ def _next(out: Path, results: dict) -> list[str]:
     if "data" in run:
         images, where = str(Path(run["data"]) / sites[0] / "images"), [run["data"]]
     else:
+        study = run.get("study", DEFAULT_STUDY)
         images, where = "IMAGES", ["--env", "prod", "--kit", run["kit"], "--sites", *sites]
+        where += [] if study == DEFAULT_STUDY else ["--study", study]
     return [
         paste("fedsm", "report", out),
         paste("fedsm", "evaluate", out, *where, "-o", out),

@@ -33,6 +33,19 @@ def remove(*indices):
     return damage
 
 
+def relay(connect_to="relay-1", **listener):
+    """A relay that site-1 connects to; `listener`: what is wrong with where it listens."""
+
+    def damage(project):
+        place = {"default_host": "localhost", "port": 8010, "connection_security": "mtls"} | listener
+        place = {key: value for key, value in place.items() if value is not None}
+        entry = {"name": "relay-1", "type": "relay", "org": "consortium", "listening_host": place}
+        project["participants"].append(entry)
+        project["participants"][SITE_1]["connect_to"] = {"name": connect_to}
+
+    return damage
+
+
 def repeat(index):
     def damage(project):
         project["participants"].append(copy.deepcopy(project["participants"][index]))
@@ -52,7 +65,7 @@ def repeat(index):
         (change(SITE_1, name="s" * 65), "the name has 65 characters; 64 at most"),
         (change(SITE_1, org="hospital 1"), "participant 'site-1': org 'hospital 1'; letters"),
         (change(SITE_1, org=None), "participant 'site-1': org None"),
-        (change(SITE_1, type="relay"), "participant 'site-1': type 'relay' is none of server, client, admin"),
+        (change(SITE_1, type="robot"), "participant 'site-1': type 'robot' is none of server, client, relay, admin"),
         (change(SITE_1, byoc="no"), "participant 'site-1': byoc must be true or false, got 'no'"),
         (change(SITE_1, name=None), "participant number 2: it has no name"),
         (change(SITE_2, name="site-1"), "participant 'site-1': the name is there 2 times"),
@@ -65,6 +78,12 @@ def repeat(index):
         (change(SERVER, host_names=["10.0.0.7", "x y"]), "participant 'localhost': 'x y' is no host name"),
         (change(SERVER, storage="jobs"), "participant 'localhost': storage must be an absolute path"),
         (change(SITE_1, listening_host={"port": 8002}), "'site-1': port 8002 of localhost is 'localhost''s"),
+        (change(SITE_1, type="relay"), "participant 'site-1': a relay says where it listens; write `listening_host: {"),
+        (relay(port=None), "participant 'relay-1': port of listening_host must be a number from 1 to 65535, got None"),
+        (relay(connection_security=None), "'relay-1': connection_security of listening_host is None, and FLARE's"),
+        (relay(port=8002), "participant 'relay-1': port 8002 of localhost is 'localhost''s"),
+        (relay("relay-9"), "'site-1': connect_to names 'relay-9', which is no relay and not the server; there are loc"),
+        (change(SITE_1, connect_to=3), "participant 'site-1': connect_to must be `{name: RELAY}`"),
         (remove(SERVER), "exactly one server is needed, found none"),
         (repeat(SERVER), "exactly one server is needed, found 'localhost', 'localhost'"),
         (remove(SITE_1, SITE_2), "at least 2 clients are needed, found 'site-3'"),
@@ -86,6 +105,8 @@ def test_each_problem_is_one_line(project, damage, line):
         (change(SERVER, fed_lern_port=9), "participant 'localhost': key 'fed_lern_port' is not known here"),
         (change(SERVER, fed_learn_port=443), "fed_learn_port 443 needs root on the server"),
         (change(SERVER, host_names=["nowhere.invalid"]), "host 'nowhere.invalid' is not known on this machine"),
+        (relay(connection_security="clear"), "participant 'relay-1': its listener is in clear"),
+        (relay(default_host=None), "participant 'relay-1': listening_host has no default_host"),
         (lambda p: p["builders"][2].update(path="nvflare.lighter.impl.cert.CertBuilder"), "after 360 days; use app_f"),
     ],
 )
@@ -94,6 +115,13 @@ def test_what_may_be_right_is_a_warning(project, damage, line):
     checked = check_project(project)
     assert checked.errors == []
     assert [warning for warning in checked.warnings if line in warning] == checked.warnings != []
+
+
+def test_a_relay_is_taken(project):
+    relay()(project)
+    checked = check_project(project)
+    assert checked.errors == checked.warnings == []
+    assert [entry["name"] for entry in checked.of_type("relay")] == ["relay-1"]
 
 
 @pytest.mark.parametrize("name", ["project.yml", "project_localhost.yml"])

@@ -1,6 +1,7 @@
 """Row 3: one user must not take another's models, nor delete or change their checkpoint."""
 
 import json
+import shutil
 
 import pytest
 
@@ -15,7 +16,7 @@ MORE = {"settings": small_settings(rounds=2), "resume_from": "job:job-1"}
 
 def test_the_owner_is_the_submitter_and_is_not_handed_out(trained):
     owner = kept(trained, "job-1") / "owner.json"
-    assert json.loads(owner.read_text()) == {"name": "lead@a.org", "org": "org", "role": "lead"}
+    assert json.loads(owner.read_text()) == {"name": "lead@a.org", "org": "org", "role": "lead", "study": "default"}
     assert owner.stat().st_mode & 0o777 == 0o600
     assert not (trained / "server" / "job-1" / "owner.json").exists(), "it is in no download"
 
@@ -74,6 +75,18 @@ def test_a_project_admin_may_and_removes_nothing(server, data_root):
     forgetting = ForgetController("site-2", "job:job-1")
     assert run_job(server, data_root, "job-3", ADMIN, controller=forgetting).panic is None
     assert json.loads((kept(server, "job-1") / "owner.json").read_text())["name"] == "lead@a.org"
+
+
+@pytest.mark.parametrize("user", [LEAD, ADMIN])
+def test_a_job_of_another_study_goes_on_from_no_checkpoint(server, data_root, user):
+    """FLARE shows nobody the jobs of another study; the same user's checkpoints would lead around that."""
+    before = bytes_of(kept(server, "job-1"))
+    for controller in (None, ForgetController("site-2", "job:job-1")):
+        more = MORE if controller is None else {"controller": controller}
+        job = run_job(server, data_root, "job-2", user | {"study": "trial"}, **more)
+        assert job.panic == "job job-1: its checkpoint is not of study 'trial'"
+        shutil.rmtree(kept(server, "job-2"), ignore_errors=True)
+    assert bytes_of(kept(server, "job-1")) == before
 
 
 def test_a_path_is_taken_in_the_simulator_only(server, data_root):

@@ -144,7 +144,10 @@ def test_row_2_a_configuration_calls_no_function_of_the_package(attacks, victim)
 def test_row_3_another_lead_gets_no_model_and_removes_none(federation, trained, attacks, tmp_path):
     job_id = trained[1]
     assert any(name.endswith("personal.site-1.safetensors") for name in attacks["before"])
-    with sessions.connect(federation.users[OTHER]) as session, pytest.raises(Exception, match="not authorized"):
+    with (
+        sessions.connect(sessions.Login(federation.users[OTHER])) as session,
+        pytest.raises(Exception, match="not authorized"),
+    ):
         session.download_job_result(job_id, str(tmp_path))
     for name in ("resume another's", "forget in another's"):
         assert f"job {job_id}: its checkpoint is not {OTHER}'s" in attacks[name].reason

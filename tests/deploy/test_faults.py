@@ -13,7 +13,7 @@ from app_fedsm.cli.main import main
 from app_fedsm.federation.following import RUNNING, events_of
 from app_fedsm.federation.poc import Poc
 from app_fedsm.federation.remote import load_job
-from app_fedsm.federation.session import connect, running_at, runs
+from app_fedsm.federation.session import Login, connect, running_at, runs
 from tests.helpers.assertions import assert_equals_plain_loop
 from tests.helpers.processes import free_port, kill_all, processes_of
 from tests.helpers.small_jobs import SITES, SMALL
@@ -57,7 +57,7 @@ class Submitted:
         deadline = time.time() + seconds
         while time.time() < deadline:
             if (self.out / "run.json").is_file():
-                with connect(self.poc.lead) as session:
+                with connect(Login(self.poc.lead)) as session:
                     while time.time() < deadline:
                         events = events_of(session, load_job(self.out)["job_id"])
                         if any(e["event"] == "round" and e["round"] >= number for e in events):
@@ -118,7 +118,7 @@ def test_a_client_that_comes_back_is_taken_in_by_resume(poc, tmp_path, capsys):
     up(poc)  # at once, or later: the job waits for the site's answer, or goes on without it
     run.process.kill()  # whoever watched has gone: the job goes on
     job = load_job(run.out)["job_id"]
-    with connect(poc.lead) as session:
+    with connect(Login(poc.lead)) as session:
         assert runs(session, job) and job not in running_at(session)["site-1"], "FLARE itself does not let it in"
     assert main(["resume", str(run.out)]) == 0
     rows = history(run.out)
@@ -135,7 +135,7 @@ def test_the_server_is_killed(poc, tmp_path, data_root, when):
     kill_all(poc.kits / "server")
     up(poc)
     assert run.ended() == 2 and "it was lost when the server was started again" in run.err.read_text()
-    with connect(poc.lead) as session:
+    with connect(Login(poc.lead)) as session:
         assert session.get_job_meta(load_job(run.out)["job_id"])["status"] == RUNNING, "FLARE itself never says so"
     assert main(["resume", str(run.out)]) == 0
     assert [row["round"] for row in history(run.out)] == list(range(1, ROUNDS + 1))
@@ -162,7 +162,7 @@ def test_a_site_joins_and_leaves_for_good(poc, tmp_path, monkeypatch):
     assert not [old for old in jobs["earlier"] if (kept.parent / old).exists()]
     for folder in (out, kept):
         assert list(folder.rglob("*personal.site-1*")) and not list(folder.rglob("*personal.site-3*"))
-    with connect(poc.lead) as session:
+    with connect(Login(poc.lead)) as session:
         stored = {job["job_id"] for job in session.list_jobs() or []}
     assert not stored & {jobs["job_id"], *jobs["earlier"]}, "no copy is left in the server's store"
 

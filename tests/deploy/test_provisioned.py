@@ -64,7 +64,7 @@ def test_installed_code_where_one_site_forbids_byoc(consortium, data_root):
     out = consortium.folder / "installed_run"
     assert submit(consortium, out) == 0
     assert not list((out / "job").rglob("*.py")), "no code in the job"
-    with sessions.connect(consortium.lead) as session:
+    with sessions.connect(sessions.Login(consortium.lead)) as session:
         told = session.get_job_logs(load_job(out)["job_id"], "server")
     assert "fedsm round=3 site=site-1 accepted" in str(told), "a lead reads the server's log of the own job"
     assert_equals_plain_loop(out, data_root, rounds=3)
@@ -139,7 +139,7 @@ def test_foreign_certificates_are_refused(consortium, tmp_path):
         text = path.read_text()
         assert str(wrong) in text
         path.write_text(text.replace(str(wrong), str(port)))
-    with pytest.raises(UserError), sessions.connect(stranger, timeout=10):
+    with pytest.raises(UserError), sessions.connect(sessions.Login(stranger), timeout=10):
         pass
     running = Running(other, consortium.lead)
     try:

@@ -105,7 +105,7 @@ class Running:
         """Waits until the sites are connected; returns all that are."""
         deadline, here = time.time() + seconds, []
         while time.time() < deadline:
-            with contextlib.suppress(UserError), sessions.connect(self.lead, timeout=2) as session:
+            with contextlib.suppress(UserError), sessions.connect(sessions.Login(self.lead), timeout=2) as session:
                 here = sessions.registered(session)
                 if set(sites) <= set(here):
                     return here

@@ -91,16 +91,16 @@ class RealFederation(Running):
 
     def submit(self, user: str, job: Path) -> str:
         """Submits an exported job as a user; returns its id."""
-        with sessions.connect(self.users[user]) as session:
+        with sessions.connect(sessions.Login(self.users[user])) as session:
             return remote.hand_in(session, job)
 
     def finish(self, user: str, job_id: str) -> Ended:
         """Waits for a job's end and downloads what its submitter may have."""
-        kit = self.users[user]
-        meta, failure = follow(kit, job_id, 1, "job")
+        login = sessions.Login(self.users[user])
+        meta, failure = follow(login, job_id, 1, "job")
         target, log = self.folder / "downloads" / job_id, self.folder / "logs" / f"{job_id}.log"
         log.parent.mkdir(exist_ok=True)
-        with remote.download(kit, job_id, log) as workspace:
+        with remote.download(login, job_id, log) as workspace:
             there = workspace is not None and workspace.is_dir()  # a job that was never deployed has none
             shutil.copytree(workspace, target) if there else target.mkdir(parents=True)
         ok = meta["status"] == "FINISHED:COMPLETED" and not failure

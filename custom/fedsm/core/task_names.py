@@ -3,3 +3,4 @@
 TASKS = (REGISTER, TRAIN, VALIDATE, EVALUATE) = ("fedsm_register", "fedsm_train", "fedsm_validate", "fedsm_evaluate")
 SCORE = "fedsm_score"  # of an evaluation, a job of its own
 SIMULATED_JOB = "simulate_job"  # FLARE's job id in the simulator, where all sites share one machine
+DEFAULT_STUDY = "default"  # FLARE's name of the study of a job that names none

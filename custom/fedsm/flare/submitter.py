@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
-from nvflare.apis.job_def import JobMetaKey
+from nvflare.apis.job_def import JobMetaKey, get_job_meta_study
 
 from fedsm.core.errors import UserError
 from fedsm.core.task_names import SIMULATED_JOB
@@ -24,4 +24,5 @@ def submitter_of(fl_ctx: FLContext) -> Submitter | None:
     found = [meta.get(key) for key in keys] if isinstance(meta, dict) else [None]
     if not all(isinstance(value, str) and value for value in found):
         raise UserError("FLARE does not say who submitted this job", remedy="submit it with a startup kit of your own")
-    return Submitter(*found)
+    name, org, role = found
+    return Submitter(name, org, role, get_job_meta_study(meta))

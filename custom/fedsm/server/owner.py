@@ -1,9 +1,9 @@
-"""Who owns a checkpoint: the user who submitted the job.
+"""Who owns a checkpoint: the user who submitted the job, in the study of that job.
 
 FLARE authenticates who submits and notes it in the job's meta on the server. From that the controller writes
 `<server's workspace>/fedsm_runs/<job id>/owner.json`, which no site and no part of a job names or writes. A job may go
 on from a checkpoint, remove it, or forget a site in it only if its submitter owns that checkpoint. A project admin may
-use any checkpoint, as FLARE's rights say (`download_job: any`). In the simulator there is no owner.
+use any checkpoint of the study, as FLARE's rights say (`download_job: any`). In the simulator there is no owner.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fedsm.core.errors import UserError
+from fedsm.core.task_names import DEFAULT_STUDY
 
 FILE = "owner.json"
 _ADMIN = "project_admin"
@@ -21,11 +22,12 @@ _ADMIN = "project_admin"
 
 @dataclass(frozen=True)
 class Submitter:
-    """Who submitted a job, as FLARE authenticated the person."""
+    """Who submitted a job, as FLARE authenticated the person, and the job's study."""
 
     name: str
     org: str
     role: str
+    study: str = DEFAULT_STUDY
 
 
 def write_owner(folder: Path, submitter: Submitter) -> None:
@@ -46,19 +48,22 @@ def write_owner(folder: Path, submitter: Submitter) -> None:
 
 
 def owns(folder: Path, submitter: Submitter) -> bool:
-    """Whether a folder was made by a job of this user."""
-    return _owner_name(folder) == submitter.name
+    """Whether a folder was made by a job of this user in this study."""
+    return _owner(folder) == (submitter.name, submitter.study)
 
 
 def check_owner(folder: Path, submitter: Submitter) -> None:
-    """Refuses a folder that another user's job made.
+    """Refuses a folder that another user's job made, or a job of another study.
 
     Raises:
         UserError: naming the job and the user who does not own it.
     """
-    if submitter.role == _ADMIN or owns(folder, submitter):
+    name, study = _owner(folder) or (None, None)
+    if study not in (submitter.study, None):
+        raise UserError(f"job {folder.name}: its checkpoint is not of study {submitter.study!r}")
+    if submitter.role == _ADMIN or name == submitter.name:
         return
-    if _owner_name(folder) is None:
+    if name is None:
         raise UserError(
             f"job {folder.name}: the server does not know whose checkpoint this is",
             remedy=f'its operator may write {{"name": "USER"}} to {folder.parent.name}/{folder.name}/{FILE}',
@@ -69,13 +74,14 @@ def check_owner(folder: Path, submitter: Submitter) -> None:
     )
 
 
-def _owner_name(folder: Path) -> str | None:
-    """The owner's name; None where the file is missing, a link or not ours."""
+def _owner(folder: Path) -> tuple[str, str] | None:
+    """The owner's name and study; None where the file is missing, a link or not ours."""
     path = folder / FILE
     try:
         if path.is_symlink():
             return None
-        name = json.loads(path.read_text())["name"]
-    except (OSError, ValueError, KeyError, TypeError):
+        owner = json.loads(path.read_text())
+        name, study = owner["name"], owner.get("study", DEFAULT_STUDY)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return name if isinstance(name, str) and name else None
+    return (name, study) if isinstance(name, str) and name and isinstance(study, str) else None
