@@ -169,6 +169,17 @@ def test_other_schemes_tell_no_time(kits, kit, tmp_path, capsys, scheme):
         assert "refuses this kit's certificate" in Table(capsys, kit).says("server")
 
 
+def test_a_site_behind_a_relay_is_checked_with_the_relay(kits, kit, capsys):
+    startup = kits / "localhost/startup"
+    with tls_listener(startup, startup / "rootCA.pem", b"") as port:
+        way = {"scheme": "tcp", "identity": "localhost", "address": f"localhost:{port}", "connection_security": "mtls"}
+        (kit / "local/relay__resources.json").write_text(json.dumps({"relay_config": way}))
+        table = Table(capsys, kit)
+    assert f"localhost answers at localhost:{port}, mtls (tcp)" in table.says("server")
+    (kit / "local/relay__resources.json").write_text("{}")
+    assert main(["site", "check", str(kit)]) == 2 and "relay__resources.json names no" in capsys.readouterr().err
+
+
 def test_another_server_at_the_address(kits, kit, capsys):
     startup = kits / "localhost/startup"
     with tls_listener(startup, startup / "rootCA.pem", http_reply(timedelta())) as port:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.job_def import JobMetaKey, get_job_meta_study
@@ -21,7 +23,7 @@ def submitter_of(fl_ctx: FLContext) -> Submitter | None:
         return None
     meta = fl_ctx.get_prop(FLContextKey.JOB_META)
     keys = (JobMetaKey.SUBMITTER_NAME.value, JobMetaKey.SUBMITTER_ORG.value, JobMetaKey.SUBMITTER_ROLE.value)
-    found = [meta.get(key) for key in keys] if isinstance(meta, dict) else [None]
+    found: list[Any] = [meta.get(key) for key in keys] if isinstance(meta, dict) else [None]
     if not all(isinstance(value, str) and value for value in found):
         raise UserError("FLARE does not say who submitted this job", remedy="submit it with a startup kit of your own")
     name, org, role = found

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from fedsm.core.errors import UserError
 
+RELAY = "relay__resources.json"  # in `local/`, where the site connects to a relay and not to the server
+
 
 @dataclass(frozen=True)
 class Kit:
@@ -16,11 +18,11 @@ class Kit:
     Attributes:
         root: its folder, which is the client's workspace as well.
         site: the site's name.
-        host: the server's host name.
+        host: the host that the client connects to: the server's, or that of a relay before it.
         port: its port.
         scheme: the protocol inside TLS: `http` (FLARE's default), `grpc` or `tcp`.
         security: `mtls`, `tls` or `clear`.
-        server: the name that the server's certificate must have; empty: not given.
+        server: the name that the certificate at that host must have; empty: not given.
     """
 
     root: Path
@@ -60,15 +62,21 @@ def load_kit(root: Path) -> Kit:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         server, client = content["servers"][0], content["client"]
-        host, _, port = server["service"]["target"].rpartition(":")
+        service = server["service"]
+        target = {"address": service["target"], "scheme": service.get("scheme", "grpc")}
+        target |= {"connection_security": client.get("connection_security"), "identity": server.get("identity")}
+        if (root / "local" / RELAY).is_file():
+            path = root / "local" / RELAY
+            target = json.loads(path.read_text(encoding="utf-8"))["relay_config"]
+        host, _, port = target["address"].rpartition(":")
         return Kit(
             root=root,
             site=client.get("fqsn", root.resolve().name).split(".")[-1],
             host=host,
             port=int(port),
-            scheme=server["service"].get("scheme", "grpc"),
-            security=client.get("connection_security", "mtls"),
-            server=server.get("identity", ""),
+            scheme=target["scheme"],
+            security=target.get("connection_security") or "mtls",
+            server=target.get("identity") or "",
         )
     except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as e:
         raise UserError(f"{path} names no server and client ({e!r})", remedy="unpack the kit again") from e
