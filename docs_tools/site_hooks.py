@@ -26,7 +26,15 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:  # mkdocs loads a hook by its path, not as a part of the package
     sys.path.insert(0, str(ROOT))
 
-from docs_tools import commands_reference, diagrams, settings_reference  # noqa: E402 (the path is set above)
+from docs_tools import (  # noqa: E402 (the path is set above)
+    commands_reference,
+    diagrams,
+    json_reference,
+    settings_reference,
+)
+from docs_tools.described_reference import table  # noqa: E402
+from fedsm.evaluation.evaluation_file import EvaluationFile  # noqa: E402
+from fedsm.server.results_file import ResultsFile  # noqa: E402
 
 PRODUCTION = "how-to/production"
 # Page of the site -> file of the repository.
@@ -46,15 +54,19 @@ _GENERATED = re.compile(r"<!-- generated: (\w+) -->")
 
 GENERATED: dict[str, Callable[[], str]] = {
     "commands": commands_reference.render,
+    "evaluation": lambda: table(EvaluationFile, absent=True),
+    "json": json_reference.render,
+    "results": lambda: table(ResultsFile, absent=True),
     "settings": settings_reference.render_all,
     "site_file": settings_reference.render_site,
 }
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the pages that live outside of `docs/`."""
+    """Adds the pages that live outside of `docs/`, and the schema of `--format json`."""
     for page, source in PAGES.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
+    files.append(File.generated(config, json_reference.SCHEMA, content=json_reference.render_schema()))
     return files
 
 

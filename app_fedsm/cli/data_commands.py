@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from app_fedsm.cli.output import Result, add_format
 from app_fedsm.cli.parser import complete_files
 from app_fedsm.config.names import task_help
 from fedsm.core.errors import UserError
@@ -34,7 +35,8 @@ def _data_synth(args: argparse.Namespace) -> int:
     return 0
 
 
-def _data_check(args: argparse.Namespace) -> int:
+def _data_check(args: argparse.Namespace) -> Result:
+    from app_fedsm.cli.check_documents import data_check
     from app_fedsm.config.build import build_settings
     from fedsm.data.check import check_with_bar
     from fedsm.data.findings import format_reports
@@ -43,31 +45,36 @@ def _data_check(args: argparse.Namespace) -> int:
     task = build_settings(args.task, "fedsm").task
     reports = check_with_bar(args.root, task, SiteRules(patient_pattern=args.patient_pattern))
     print(format_reports(reports))
-    if not args.no_sheets:
-        print(_write_sheets(args.root, reports, task, args.sheets))
-    return int(any(report.level == "FAIL" for report in reports))
+    sheets = {} if args.no_sheets else _write_sheets(args.root, reports, task, args.sheets)
+    data = data_check(args.root, args.task, reports, sheets)
+    return Result(int(data.level == "FAIL"), data)
 
 
-def _write_sheets(root: Path, reports: list[SiteReport], task: TaskSettings, asked: Path | None) -> str:
-    """Contact sheets where they were asked for, or in the current folder; says where they are."""
+def _write_sheets(root: Path, reports: list[SiteReport], task: TaskSettings, asked: Path | None) -> dict[str, Path]:
+    """Contact sheets where they were asked for, or in the current folder; prints where they are."""
     from tqdm import tqdm
 
     from fedsm.data.contact_sheet import write_contact_sheet
 
     out = asked or Path(_SHEETS)
     if asked is None and root.resolve() in (out.resolve(), *out.resolve().parents):
-        return f"no contact sheets: {out.resolve()} lies among the data; name a folder with --sheets DIR"
+        print(f"no contact sheets: {out.resolve()} lies among the data; name a folder with --sheets DIR")
+        return {}
+    sheets = {}
     try:
         for report in tqdm(reports, desc="contact sheets", unit="site", leave=False, delay=1, disable=None):
             site = report.site
             folder = root / site if (root / site).is_dir() else root  # ROOT may be one site
             write_contact_sheet(folder, site, task, out / f"{site}.png", noted=report.noted)
+            sheets[site] = out / f"{site}.png"
     except UserError as e:
         if asked:
             raise
-        return f"no contact sheets: {e}, or --no-sheets"  # the check itself is done: its exit code stands
+        print(f"no contact sheets: {e}, or --no-sheets")  # the check itself is done: its exit code stands
+        return sheets
     more = f" and {len(reports) - 1} more there" if reports[1:] else ""
-    return f"contact sheets, images of patients: {out / f'{reports[0].site}.png'}{more}"
+    print(f"contact sheets, images of patients: {out / f'{reports[0].site}.png'}{more}")
+    return sheets
 
 
 def _data_prepare(args: argparse.Namespace) -> int:
@@ -137,4 +144,5 @@ def add_parsers(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     complete_files(sheets_out)
     sheets.add_argument("--no-sheets", action="store_true", help="write no contact sheets")
+    add_format(check)
     check.set_defaults(do=_data_check)

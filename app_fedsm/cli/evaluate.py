@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from app_fedsm.cli.output import Result, add_format
 from app_fedsm.cli.parser import RUN_HELP
 from app_fedsm.cli.submission import add_study, login_of
 from fedsm.core.errors import UserError
@@ -82,8 +83,10 @@ def score_sites(model: SuperModelFiles, cases: dict[str, SiteCases], desc: str) 
         return {site: score_images(models, files, batch, device, bar.update) for site, files in cases.items()}
 
 
-def _evaluate(args: argparse.Namespace) -> int:
+def _evaluate(args: argparse.Namespace) -> Result:
+    from app_fedsm.cli.run_documents import EvaluationEnd
     from app_fedsm.runs.run_folder import find_super_model
+    from fedsm.core.plain_json import reading
     from fedsm.evaluation.evaluate import FILE
     from fedsm.evaluation.metrics import check_metrics
     from fedsm.super_model.artefact import load_super_model
@@ -95,11 +98,14 @@ def _evaluate(args: argparse.Namespace) -> int:
     folder = find_super_model(args.run)
     model = load_super_model(folder)
     evaluation = (_at_home if args.env == LOCAL else _in_federation)(args, model, folder.resolve())
-    _write(args.out, model.manifest, evaluation)
+    files = _write(args.out, model.manifest, evaluation)
     missing = evaluation.get("missing", {})
     for site, reason in missing.items():
         print(f"fedsm: site {printable(site)} is not in it: {printable(reason)}", file=sys.stderr)
-    return int(bool(missing))
+    with reading(files["json"], "evaluate again"):
+        paths = {name: str(path.resolve()) for name, path in files.items()}
+        data = EvaluationEnd.model_validate({"evaluation": evaluation, "files": paths})
+    return Result(int(bool(missing)), data)
 
 
 def _check_arguments(args: argparse.Namespace) -> None:
@@ -149,23 +155,26 @@ def _in_federation(args: argparse.Namespace, model: SuperModelFiles, folder: Pat
         raise UserError(f"the evaluation failed: {e}") from e
 
 
-def _write(out: Path, manifest: dict, evaluation: dict) -> None:
-    """Writes the files and shows the tables."""
+def _write(out: Path, manifest: dict, evaluation: dict) -> dict[str, Path]:
+    """Writes the files and shows the tables; returns the files' paths."""
     from fedsm.core.files import write_json, write_text
     from fedsm.evaluation.evaluate import FILE
     from fedsm.evaluation.markdown import evaluation_csv, evaluation_markdown, score_table, selector_text
     from fedsm.evaluation.metrics import METRICS
     from fedsm.super_model.card import CARD, render_card
 
-    write_text(out / "evaluation.md", evaluation_markdown(evaluation))
-    write_text(out / "evaluation.csv", evaluation_csv(evaluation))
+    files = {"json": out / FILE, "markdown": out / "evaluation.md", "csv": out / "evaluation.csv"}
+    write_text(files["markdown"], evaluation_markdown(evaluation))
+    write_text(files["csv"], evaluation_csv(evaluation))
     if evaluation["part"] == "test":
-        write_text(out / CARD, render_card(manifest, evaluation))
-    write_json(out / FILE, evaluation)
+        files["card"] = out / CARD
+        write_text(files["card"], render_card(manifest, evaluation))
+    write_json(files["json"], evaluation)
     print("\n\n".join(score_table(evaluation, metric) for metric in METRICS))
     if text := selector_text(evaluation):
         print(f"\nselector: {text}")
-    print(f"\nall tables: {out / 'evaluation.md'}")
+    print(f"\nall tables: {files['markdown']}")
+    return files
 
 
 _EXAMPLE = """example:
@@ -204,4 +213,5 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     add("--dir", type=Path, metavar="DIR", help="the POC's folder, with --env poc (default: poc)")
     add("--force", action="store_true", help="replace the evaluation that OUT holds")
     add("--byoc", action="store_true", help="carry the code inside the job (sites must allow it)")
+    add_format(evaluate)
     evaluate.set_defaults(do=_evaluate)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app_fedsm.cli.job_options import settings_of
+from app_fedsm.cli.output import Result, add_format
 from app_fedsm.cli.parser import Parser
 from app_fedsm.cli.run import FROM_ROUND
 from app_fedsm.cli.submission import (
@@ -29,7 +30,7 @@ _SUBMIT_EXAMPLE = """example:
 """
 
 
-def _submit(args: argparse.Namespace) -> int:
+def _submit(args: argparse.Namespace) -> Result:
     from fedsm.nets import try_networks
     from fedsm.tracks import check_tracks
 
@@ -59,13 +60,14 @@ def _connected(login: Login, count: int) -> list[str]:
     return here
 
 
-def _fetch(args: argparse.Namespace) -> int:
+def _fetch(args: argparse.Namespace) -> Result:
     check_study(args.run, args.study)
     return follow(args.run)
 
 
-def _resume(args: argparse.Namespace) -> int:
-    from app_fedsm.cli.main import main
+def _resume(args: argparse.Namespace) -> Result:
+    from app_fedsm.cli import run_end
+    from app_fedsm.cli.main import build_parser
     from app_fedsm.federation import remote
     from app_fedsm.runs.run_folder import is_federation
 
@@ -75,9 +77,10 @@ def _resume(args: argparse.Namespace) -> int:
             raise UserError("--join is for federations; in the simulator a new folder below --data joins")
         given = {"--rounds": args.rounds, "--from-round": args.from_round}
         more = [word for option, n in given.items() if n is not None for word in (option, str(n))]
-        return main(["run", "--resume", "--out", str(args.run), *more])
-    if args.from_round is None and not args.join and _has_finished(args.run, args.rounds):
-        return 0
+        in_simulator = build_parser().parse_args(["run", "--resume", "--out", str(args.run), *more])
+        return in_simulator.do(in_simulator)
+    if args.from_round is None and not args.join and (results := _finished_results(args.run, args.rounds)):
+        return run_end.finished(args.run, results)
     job_id, away = remote.resume(args.run, args.rounds, args.join, args.from_round)
     last = "the last checkpoint" if args.from_round is None else f"the checkpoint of round {args.from_round}"
     print(f"job {job_id} goes on from {last}", file=sys.stderr)
@@ -86,25 +89,25 @@ def _resume(args: argparse.Namespace) -> int:
     return follow(args.run)
 
 
-def _has_finished(out: Path, rounds: int | None) -> bool:
-    """Whether a job has finished and no more rounds are asked for; then it prints that."""
+def _finished_results(out: Path, rounds: int | None) -> dict | None:
+    """The results of a job that has finished if no more rounds are asked for; then it prints that."""
     from app_fedsm.federation import remote
     from app_fedsm.runs.hints import finished
     from app_fedsm.runs.run_folder import RESULTS
     from fedsm.core.plain_json import read_json, reading
 
     if not (out / RESULTS).is_file():
-        return False
+        return None
     with reading(out / RESULTS, "copy the run again, or submit the job again with --force"):
         results = read_json(out / RESULTS)
         done, sites = results["rounds"], results["sites"]
     if rounds not in (None, done) or set(remote.load_job(out)["sites"]) != set(sites):
-        return False
+        return None
     print(finished(out, done))
-    return True
+    return results
 
 
-def _status(args: argparse.Namespace) -> int:
+def _status(args: argparse.Namespace) -> Result:
     from app_fedsm.cli import status
 
     if (args.run is None) == (args.kit is None):
@@ -113,8 +116,12 @@ def _status(args: argparse.Namespace) -> int:
         )
     if args.run:
         check_study(args.run, args.study)
-    print(status.of_run(args.run) if args.run else status.of_server(login_of(args, args.kit)))
-    return 0
+        run = status.of_run(args.run)
+        print(status.describe(run))
+        return Result(0, run)
+    server = status.of_server(login_of(args, args.kit))
+    print(status.describe_server(server))
+    return Result(0, server)
 
 
 def add_parsers(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -136,6 +143,7 @@ def add_parsers(commands: argparse._SubParsersAction[Parser]) -> None:
     )  # fmt: skip
     fetch.add_argument("run", type=Path, metavar="RUN", help="the folder that was given to --out")
     add_run_study(fetch)
+    add_format(fetch)
     fetch.set_defaults(do=_fetch)
 
     resume = commands.add_parser(
@@ -149,6 +157,7 @@ def add_parsers(commands: argparse._SubParsersAction[Parser]) -> None:
     resume.add_argument("--from-round", type=int, metavar="N", help=FROM_ROUND)
     resume.add_argument("--join", nargs="+", default=[], metavar="SITE", help="sites that take part for the first time")
     add_run_study(resume)
+    add_format(resume)
     resume.set_defaults(do=_resume)
 
     status = commands.add_parser(
@@ -159,4 +168,5 @@ def add_parsers(commands: argparse._SubParsersAction[Parser]) -> None:
     status.add_argument("run", type=Path, nargs="?", metavar="RUN", help="a run's folder")
     status.add_argument("--kit", type=Path, metavar="KIT", help="a user's startup kit")
     add_study(status, "the run's; with --kit FLARE's, default")
+    add_format(status)
     status.set_defaults(do=_status)

@@ -6,6 +6,7 @@ Ctrl-C.
 
 from __future__ import annotations
 
+import argparse
 import sys
 
 import fedsm
@@ -26,7 +27,8 @@ from app_fedsm.cli import (
     run,
     site_commands,
 )
-from app_fedsm.cli.parser import Parser
+from app_fedsm.cli.output import INVALID_ARGS, JSON, Output, Problem, Result, asks_for_json
+from app_fedsm.cli.parser import Parser, UsageError
 from app_fedsm.cli.terminal import clean_output
 from fedsm.core.errors import UserError
 from fedsm.core.private_files import private_files
@@ -71,21 +73,53 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _main(argv: list[str] | None) -> int:
-    args = build_parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
     try:
-        return args.do(args)
-    except UserError as e:
-        print(f"fedsm: error: {printable(e)}", file=sys.stderr)
-        return 2
+        args = build_parser().parse_args(words)
+    except UsageError as e:
+        output = Output(asks_for_json(words), e.command)
+        output.end(Result(2, error=Problem(INVALID_ARGS, e.message, remedy=e.remedy)))
+        raise
+    output = Output(getattr(args, "format", None) == JSON, " ".join(_command(args)))
+    try:
+        with output.for_people():
+            result = _do(args)
+        return output.end(result)
     except BrokenPipeError:  # `fedsm ... | head`
         sys.stderr.close()
         return 0
-    except OSError as e:
-        print(f"fedsm: error: {printable(e.filename or '')}: {printable(e.strerror or e)}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
+    except OSError as e:  # stdout cannot take the document
+        return _line(e).exit_code
+    except Exception as e:
+        output.end(Result(1, error=Problem.of(e)))
+        raise
+
+
+def _command(args: argparse.Namespace) -> list[str]:
+    return ["fedsm", *(word for word in (args.command, getattr(args, "verb", None)) if word)]
+
+
+def _do(args: argparse.Namespace) -> Result:
+    """Does what was asked; of bad input, one line on stderr."""
+    try:
+        result = args.do(args)
+        return result if isinstance(result, Result) else Result(result)
+    except BrokenPipeError:
+        raise
+    except (UserError, OSError) as e:
+        return _line(e)
+    except KeyboardInterrupt as e:
         print("stopped", file=sys.stderr)
-        return 130
+        return Result(130, error=Problem.of(e))
+
+
+def _line(error: UserError | OSError) -> Result:
+    if isinstance(error, UserError):
+        text = printable(error)
+    else:
+        text = f"{printable(error.filename or '')}: {printable(error.strerror or error)}"
+    print(f"fedsm: error: {text}", file=sys.stderr)
+    return Result(2, error=Problem.of(error))
 
 
 if __name__ == "__main__":

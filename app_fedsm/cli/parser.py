@@ -31,6 +31,16 @@ def complete_files(action: argparse.Action) -> argparse.Action:
     return action
 
 
+class UsageError(SystemExit):
+    """A command line that cannot be parsed: exit code 2, after its line was printed."""
+
+    def __init__(self, command: str, message: str, remedy: str):
+        self.command = command
+        self.message = message
+        self.remedy = remedy
+        super().__init__(2)
+
+
 class Parser(argparse.ArgumentParser):
     """Parses `fedsm` or one of its commands. A group of commands without one prints its help."""
 
@@ -75,5 +85,7 @@ class Parser(argparse.ArgumentParser):
             what = "command" if self._has_commands else found["what"]
             message = f"there is no {what} {found['given']!r}"
             message += did_you_mean(found["given"], known) or f"; there are {', '.join(known)}"
-        see = f" See `{self.prog} --help`" if message.endswith("?") else f"; see `{self.prog} --help`"
-        self.exit(2, f"{self.prog}: error: {printable(message)}{see}\n")
+        see = f"see `{self.prog} --help`"
+        after = f" {see.capitalize()}" if message.endswith("?") else f"; {see}"
+        self._print_message(f"{self.prog}: error: {printable(message)}{after}\n", sys.stderr)
+        raise UsageError(self.prog, message, see)

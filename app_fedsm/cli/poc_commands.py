@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from app_fedsm.cli.job_options import settings_of
+from app_fedsm.cli.output import Result, add_format
 from app_fedsm.cli.parser import Parser
 from app_fedsm.cli.submission import add_study, add_submission, login_of, submit_and_follow
 from fedsm.core.errors import UserError
@@ -57,7 +58,7 @@ def _down(args: argparse.Namespace) -> int:
         with session.connect(login) as opened:
             running = [job["job_id"] for job in opened.list_jobs() or [] if job["status"] == "RUNNING"]
         if running:
-            job = status.of_job(login, running[0])
+            job = status.describe(status.of_job(login, running[0]))
             raise UserError(f"a job runs: {job}", remedy="wait for it (`fedsm fetch RUN`), or --force")
     poc.stop()
     if args.keep:
@@ -68,7 +69,7 @@ def _down(args: argparse.Namespace) -> int:
     return 0
 
 
-def _submit(args: argparse.Namespace) -> int:
+def _submit(args: argparse.Namespace) -> Result:
     from app_fedsm.federation.poc import Poc
     from app_fedsm.runs import simulate
     from fedsm.data.findings import warnings_of
@@ -81,18 +82,18 @@ def _submit(args: argparse.Namespace) -> int:
     return submit_and_follow(args, login_of(args, poc.lead), settings, note["sites"])
 
 
-def _status(args: argparse.Namespace) -> int:
+def _status(args: argparse.Namespace) -> Result:
     from app_fedsm.cli import status
     from app_fedsm.federation.poc import Poc
 
     poc = Poc(args.dir)
-    sites = poc.note["sites"]
-    print(status.of_server(login_of(args, poc.lead)))
+    found = status.of_server(login_of(args, poc.lead))
+    print(status.describe_server(found))
     connected = poc.connected()
-    away = [site for site in sites if site not in connected]
+    away = [site for site in poc.note["sites"] if site not in connected]
     if away:
         print(f"not connected: {', '.join(away)}; `fedsm poc up --dir {shlex.quote(str(args.dir))}` starts them")
-    return int(bool(away))
+    return Result(int(bool(away)), found.model_copy(update={"not_connected": away}))
 
 
 def add_parsers(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -102,7 +103,7 @@ def add_parsers(commands: argparse._SubParsersAction[Parser]) -> None:
     shared = Parser(add_help=False)
     shared.add_argument("--dir", type=Path, default=_POC_DIR, metavar="DIR", help="the POC's folder (default: poc)")
 
-    def verb(name: str, help_text: str, do: Callable[[argparse.Namespace], int]) -> Parser:
+    def verb(name: str, help_text: str, do: Callable[[argparse.Namespace], int | Result]) -> Parser:
         added = verbs.add_parser(name, help=help_text, epilog=_EXAMPLE, parents=[shared])
         added.set_defaults(do=do)
         return added
@@ -116,7 +117,9 @@ def add_parsers(commands: argparse._SubParsersAction[Parser]) -> None:
     up.add_argument("--device", metavar="D", help="device of all sites: cpu, cuda, cuda:N (default: CUDA where it is)")
     up.add_argument("--gpu", type=int, nargs="+", metavar="ID", help="GPUs to share among the sites' processes")
     add_submission(verb("submit", "run a job on it and download the result", _submit))
-    add_study(verb("status", "sites and jobs", _status))
+    shown = verb("status", "sites and jobs", _status)
+    add_study(shown)
+    add_format(shown)
     down = verb("down", "stop everything and clean up", _down)
     down.add_argument("--keep", action="store_true", help="stop only; kits, jobs and results stay")
     down.add_argument("--force", action="store_true", help="also while a job runs")

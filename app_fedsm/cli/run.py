@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app_fedsm.cli.job_options import add_job_options, option_name, settings_of
+from app_fedsm.cli.output import Result, add_format
 from app_fedsm.config.names import CENTRALIZED
 from fedsm.core.errors import UserError
 from fedsm.core.text import printable
@@ -27,7 +28,7 @@ _FEDERATED = (  # options that mean nothing where all images are in one place
 )  # fmt: skip
 
 
-def _run(args: argparse.Namespace) -> int:
+def _run(args: argparse.Namespace) -> Result:
     if args.from_round is not None and not args.resume:
         raise UserError("--from-round goes with --resume")
     if args.resume:
@@ -39,8 +40,9 @@ def _run(args: argparse.Namespace) -> int:
     return _simulate(settings_of(args), args.data, args)
 
 
-def _resume(args: argparse.Namespace) -> int:
+def _resume(args: argparse.Namespace) -> Result:
     """Goes on with the run of a folder; a finished run is no error: prints that it has finished, exit code 0."""
+    from app_fedsm.cli import run_end
     from app_fedsm.runs import hints, run_folder
     from fedsm.core.settings import JobSettings
 
@@ -55,9 +57,9 @@ def _resume(args: argparse.Namespace) -> int:
         raise UserError(f"{out} is a {CENTRALIZED} run, which keeps no checkpoints: start it again with --force")
     changes = {} if args.rounds is None else {"rounds": args.rounds}
     settings, data = JobSettings.from_dict(earlier["settings"] | changes), args.data or Path(earlier["data"])
-    if args.from_round is None and _has_finished(out, settings.rounds, data):
+    if args.from_round is None and (results := _finished_results(out, settings.rounds, data)):
         print(hints.finished(out, settings.rounds))
-        return 0
+        return run_end.finished(out, results)
     done = run_folder.rounds_done(out)
     run_folder.check_rounds(out, done, earlier["settings"]["rounds"], settings.rounds, args.from_round)
     args.threads = earlier["threads"] if args.threads is None else args.threads
@@ -66,24 +68,25 @@ def _resume(args: argparse.Namespace) -> int:
     return _simulate(settings, data, args)
 
 
-def _has_finished(out: Path, rounds: int, data: Path) -> bool:
-    """Whether a run has done so many rounds with its present sites: none was forgotten and none joins."""
+def _finished_results(out: Path, rounds: int, data: Path) -> dict | None:
+    """The results of a run that has done so many rounds with its present sites: none was forgotten and none joins."""
     from app_fedsm.runs.run_folder import RESULTS
     from app_fedsm.runs.simulate import known_sites
     from fedsm.core.plain_json import read_json, reading
     from fedsm.data.site_folder import site_folders
 
     if not (out / RESULTS).is_file():
-        return False
+        return None
     with reading(out / RESULTS, "copy the run again, or start it again with --force"):
         results = read_json(out / RESULTS)
         sites, done = results["sites"], results["rounds"]
     joining = set(site_folders(data)) - set(sites) if data.is_dir() else set()
-    return done == rounds and known_sites(out) == sites and not joining
+    return results if done == rounds and known_sites(out) == sites and not joining else None
 
 
-def _simulate(settings: JobSettings, data: Path, args: argparse.Namespace) -> int:
+def _simulate(settings: JobSettings, data: Path, args: argparse.Namespace) -> Result:
     """Checks the data, runs the job, and says how it ended and how to go on."""
+    from app_fedsm.cli import run_end
     from app_fedsm.runs import hints, run_folder, simulate
     from fedsm.data.findings import warnings_of
 
@@ -102,28 +105,32 @@ def _simulate(settings: JobSettings, data: Path, args: argparse.Namespace) -> in
             with simulate.stop_signals():
                 results = simulate.simulate(settings, data, sites, out, threads, args.resume, args.cache)
         except KeyboardInterrupt:
-            print(f"\nstopped; {hints.go_on(out)}", file=sys.stderr)
-            return 130
+            remedy = hints.go_on(out)
+            print(f"\nstopped; {remedy}", file=sys.stderr)
+            return run_end.stopped(out, sites, settings.rounds, remedy)
         except simulate.SimulationFailed as e:
-            print(f"fedsm: the run failed: {printable(e)}\n{hints.go_on(out)}", file=sys.stderr)
-            return 1
+            remedy = hints.go_on(out)
+            print(f"fedsm: the run failed: {printable(e)}\n{remedy}", file=sys.stderr)
+            return run_end.failed(out, sites, settings.rounds, e, remedy)
         return _finish(args, results)
 
 
-def _finish(args: argparse.Namespace, results: dict) -> int:
+def _finish(args: argparse.Namespace, results: dict) -> Result:
+    from app_fedsm.cli import run_end
     from app_fedsm.cli.clean import drop
     from app_fedsm.runs.hints import in_words
 
     if args.slim:
         drop(args.out)
     print(in_words(args.out, results))
-    return 0
+    return run_end.finished(args.out, results)
 
 
-def _run_centralized(args: argparse.Namespace) -> int:
+def _run_centralized(args: argparse.Namespace) -> Result:
     """Trains on all images in one place; options of a federation are refused."""
     if given := next((name for name in _FEDERATED if getattr(args, name) is not None), None):
         raise UserError(f"--method {CENTRALIZED} has no federation: leave out {option_name(given)}")
+    from app_fedsm.cli import run_end
     from app_fedsm.runs import run_folder, simulate
     from app_fedsm.runs.centralized import centralized_settings, run_centralized
     from fedsm.data.site_folder import list_sites
@@ -139,8 +146,9 @@ def _run_centralized(args: argparse.Namespace) -> int:
             with simulate.stop_signals():
                 results = run_centralized(settings, args.data, sites, out, args.cache or out / "cache")
         except KeyboardInterrupt:
-            print(f"\nstopped; a {CENTRALIZED} run keeps no checkpoints: start again with --force", file=sys.stderr)
-            return 130
+            remedy = f"a {CENTRALIZED} run keeps no checkpoints: start again with --force"
+            print(f"\nstopped; {remedy}", file=sys.stderr)
+            return run_end.stopped(out, sites, settings.rounds, remedy)
         return _finish(args, results)
 
 
@@ -161,4 +169,5 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     run.add_argument("--force", action="store_true", help="replace the run that --out holds")
     run.add_argument("--slim", action="store_true", help="at a good end drop what only a resume needs (`fedsm clean`)")
     add_job_options(run, centralized=True)
+    add_format(run)
     run.set_defaults(do=_run)

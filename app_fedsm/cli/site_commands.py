@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app_fedsm.cli.job_options import add_job_options, settings_of
+from app_fedsm.cli.output import Result, add_format
 
 if TYPE_CHECKING:
     from app_fedsm.cli.parser import Parser
@@ -19,9 +20,10 @@ _NOT_HERE = (  # options of a job that change nothing for a site's machine
 )  # fmt: skip
 
 
-def _site_check(args: argparse.Namespace) -> int:
+def _site_check(args: argparse.Namespace) -> Result:
     import torch
 
+    from app_fedsm.cli.check_documents import site_check
     from fedsm.nets import try_networks
     from fedsm.preflight.footprint import SITES
     from fedsm.preflight.kit import load_kit
@@ -41,7 +43,8 @@ def _site_check(args: argparse.Namespace) -> int:
     if settings:
         print(f"task {args.task}, method {settings.method}, {settings.size} px, batch of {settings.batch_size}")
     print(format_lines(lines, shutil.get_terminal_size().columns if sys.stdout.isatty() else 0))
-    return int(any(line.level == "FAIL" for line in lines))
+    data = site_check(kit.site, kit.root, args.task, lines)
+    return Result(int(data.level == "FAIL"), data)
 
 
 def _site_versions(args: argparse.Namespace) -> int:
@@ -70,6 +73,7 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
         "--expect", type=Path, metavar="FILE", help="the server's versions: what `fedsm site versions` printed there"
     )
     add_job_options(check, without=_NOT_HERE)
+    add_format(check)
     check.set_defaults(do=_site_check)
     versions = site.add_parser(
         "versions", help="print the versions for --expect, at the server",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import re
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app_fedsm.cli.job_options import add_job_options
+from app_fedsm.cli.output import Result, add_format
 from app_fedsm.cli.parser import Parser
 from fedsm.core.errors import UserError
 from fedsm.core.task_names import DEFAULT_STUDY
@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 _GPUS = re.compile(r"(?:(?P<site>[^=]+)=)?(?P<count>\d+)(?::(?P<memory>\d+))?")
 
 
-def submit_and_follow(args: argparse.Namespace, login: Login, settings: JobSettings, sites: list[str]) -> int:
+def submit_and_follow(args: argparse.Namespace, login: Login, settings: JobSettings, sites: list[str]) -> Result:
     """Submits a job, follows it and fetches its result."""
+    from app_fedsm.cli import run_end
     from app_fedsm.federation import remote
+    from app_fedsm.runs.hints import ask_commands
     from app_fedsm.runs.run_folder import prepare_folder
 
     resources = parse_gpus(args.gpus or [], sites)
@@ -35,27 +37,33 @@ def submit_and_follow(args: argparse.Namespace, login: Login, settings: JobSetti
     job_id = remote.submit(login, settings, args.out, sites, args.byoc, resources)
     print(f"job {job_id}: {len(sites)} sites, {settings.rounds} rounds", file=sys.stderr)
     if args.no_wait:
-        print(f"fedsm fetch {shlex.quote(str(args.out))}")
-        return 0
+        print(ask_commands(args.out)["fetch"])
+        return run_end.submitted(args.out, sites, settings.rounds)
     return follow(args.out)
 
 
-def follow(out: Path) -> int:
+def follow(out: Path) -> Result:
     """Waits for a submitted job, prints how it ended and fetches its result."""
+    from app_fedsm.cli import run_end
     from app_fedsm.federation import remote
-    from app_fedsm.runs.hints import go_on_remotely, in_words
+    from app_fedsm.runs.hints import ask_commands, go_on_remotely, in_words
+
+    def asked() -> tuple[list[str], int]:
+        job = remote.load_job(out)
+        return job["sites"], job["settings"]["rounds"]
 
     try:
         results = remote.finish(out)
     except KeyboardInterrupt:
-        run = shlex.quote(str(out))
-        print(f"\nthe job goes on; `fedsm fetch {run}` waits for it, `fedsm status {run}` asks", file=sys.stderr)
-        return 130
+        ask = ask_commands(out)
+        print(f"\nthe job goes on; `{ask['fetch']}` waits for it, `{ask['status']}` asks", file=sys.stderr)
+        return run_end.left_running(out, *asked())
     except remote.JobFailed as e:
-        print(f"fedsm: the job failed: {printable(e)}\n{go_on_remotely(out)}", file=sys.stderr)
-        return 1
+        remedy = go_on_remotely(out)
+        print(f"fedsm: the job failed: {printable(e)}\n{remedy}", file=sys.stderr)
+        return run_end.failed(out, *asked(), e, remedy)
     print(in_words(out, results))
-    return 0
+    return run_end.finished(out, results)
 
 
 def parse_gpus(given: list[str], sites: list[str] | None = None) -> dict[str, dict]:
@@ -129,3 +137,4 @@ def add_submission(parser: Parser) -> None:
     add_gpus(parser)
     add("--no-wait", action="store_true", help="only submit; `fedsm fetch` brings the result")
     add_job_options(parser)
+    add_format(parser)

@@ -44,7 +44,8 @@ def in_words(out: Path, results: dict) -> str:
     from fedsm.evaluation.tables import dice_table
 
     files = [f"results: {out / RESULTS}", f"super model: {out / SUPER_MODEL}", f"size on disk: {size_in_words(out)}"]
-    return "\n".join([dice_table(results), "", *files, "", "next:", *(f"  {line}" for line in _next(out, results))])
+    next_lines = [f"  {line}" for line in next_commands(out, results).values()]
+    return "\n".join([dice_table(results), "", *files, "", "next:", *next_lines])
 
 
 def size_in_words(out: Path) -> str:
@@ -61,7 +62,13 @@ def megabytes(size: int) -> str:
     return f"{size / 1e6:.1f} MB" if size < 1e8 else f"{size / 1e6:,.0f} MB"
 
 
-def _next(out: Path, results: dict) -> list[str]:
+def ask_commands(out: Path) -> dict[str, str]:
+    """The commands that wait for a submitted job, and that ask how far it is."""
+    return {verb: paste("fedsm", verb, out) for verb in ("fetch", "status")}
+
+
+def next_commands(out: Path, results: dict) -> dict[str, str]:
+    """What can be done with a finished run."""
     run, sites = read_json(out / RUN), results["sites"]
     if "data" in run:
         images, where = str(Path(run["data"]) / sites[0] / "images"), [run["data"]]
@@ -69,8 +76,8 @@ def _next(out: Path, results: dict) -> list[str]:
         study = run.get("study", DEFAULT_STUDY)
         images, where = "IMAGES", ["--env", "prod", "--kit", run["kit"], "--sites", *sites]
         where += [] if study == DEFAULT_STUDY else ["--study", study]
-    return [
-        paste("fedsm", "report", out),
-        paste("fedsm", "evaluate", out, *where, "-o", out),
-        paste("fedsm", "predict", out, images, "-o", out / "predictions"),
-    ]
+    return {
+        "report": paste("fedsm", "report", out),
+        "evaluate": paste("fedsm", "evaluate", out, *where, "-o", out),
+        "predict": paste("fedsm", "predict", out, images, "-o", out / "predictions"),
+    }

@@ -75,7 +75,7 @@ def check_data(root: Path, settings: JobSettings, task: str, known: Sequence[str
             f"{root} is one site's folder or holds images beside the sites", remedy="--data is the folder above"
         )
     if refused := refusal(reports, f"fedsm data check {shlex.quote(str(root))} --task {shlex.quote(task)}"):
-        raise UserError(refused)
+        raise refused
     return reports
 
 

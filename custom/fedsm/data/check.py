@@ -20,7 +20,7 @@ from fedsm.core.names import is_site_name
 from fedsm.core.task_settings import TaskSettings
 from fedsm.core.text import printable
 from fedsm.data.check_pair import Seen, find_pairs, look_at
-from fedsm.data.findings import Notes, SiteReport, name_of, percent, some
+from fedsm.data.findings import Notes, Patients, SiteReport, name_of, percent, some
 from fedsm.data.patients import patient_rule, patients_of
 from fedsm.data.site_folder import site_folders, suggest_label
 from fedsm.data.site_rules import RESEARCH, SiteRules
@@ -69,20 +69,20 @@ def _check_splits(path: Path, patient_of: dict[str, str], notes: Notes) -> None:
 
 def _check_patients(
     folder: Path, site: str, stems: list[str], task: TaskSettings, rules: SiteRules, notes: Notes
-) -> tuple[dict[str, str], str]:
+) -> tuple[dict[str, str], Patients | None]:
     """The patient of each file, and how many there are by which rule; what is odd about them is noted."""
     try:
         pattern = rules.pattern(folder, task, site)
         patient_of = dict(zip(stems, patients_of(folder, stems, pattern, site), strict=True))
     except UserError as e:
         notes["patients"].append(printable(f"{e.what}; {e.remedy}" if e.remedy else e.what))
-        return {stem: stem for stem in stems}, ""
+        return {stem: stem for stem in stems}, None
     count = len(set(patient_of.values()))
     if count < _MIN_PATIENTS:
         notes["too few"].append(str(count))
     elif count < _FEW_PATIENTS:
         notes["few"].append(str(count))
-    return patient_of, f"{count} patient{'s' * (count != 1)}, {patient_rule(folder, pattern)}"
+    return patient_of, Patients(count, patient_rule(folder, pattern))
 
 
 def _check_copies(seen: dict[str, Seen], notes: Notes) -> None:
@@ -148,7 +148,7 @@ def check_folder(
     _check_splits(folder / FILE_NAME, patient_of, notes)
     summary = _summarize(list(seen.values()), task, notes)
     hashes = {name: one.image for name, one in seen.items()}
-    report = SiteReport(site, len(pairs), [], summary, patients if pairs else "", hashes)
+    report = SiteReport(site, len(pairs), [], summary, patients if pairs else None, hashes)
     values = set().union(*(one.counts for one in seen.values()))
     suggested = suggest_label(task, values)
     report.add(notes, {"values": f"{suggested}, or correct the masks (never JPEG)"} if suggested else {})

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
+from fedsm.core.errors import UserError
 from fedsm.core.text import printable
 from fedsm.data.readers import FORMATS
 
 Notes = defaultdict[str, list[str]]
+LEVELS = ("PASS", "WARN", "FAIL")
 _NAMED = 5  # files that a finding names
 
 # kind: (level, what, remedy), in the order of the report. "{}" takes what was noted; else that is the list of files.
@@ -61,13 +63,31 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One kind of problem at a site, with its remedy and the first few files that have it."""
+    """One kind of problem at a site, with its remedy and the first few files that have it.
+
+    Attributes:
+        kind: its key in `KINDS`.
+        noted: all that was noted about it: mostly a file's name and what is wrong with it.
+    """
 
     level: str
     site: str
     what: str
     remedy: str
     file: str = ""
+    kind: str = ""
+    noted: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Patients:
+    """How many patients a site has, and how they are told apart."""
+
+    count: int
+    rule: str
+
+    def __str__(self) -> str:
+        return f"{self.count} patient{'s' * (self.count != 1)}, {self.rule}"
 
 
 @dataclass
@@ -75,7 +95,7 @@ class SiteReport:
     """A site's findings, worst first.
 
     Attributes:
-        patients: how many there are, and how they are told apart; empty where they cannot be.
+        patients: None where they cannot be told apart.
         hashes: image file -> hash of its pixels, to compare sites.
         noted: everything that was noted: mostly a file's name and what is wrong with it.
     """
@@ -84,25 +104,26 @@ class SiteReport:
     pairs: int
     findings: list[Finding]
     summary: dict
-    patients: str = ""
+    patients: Patients | None = None
     hashes: dict[str, str] = field(default_factory=dict, repr=False)
     noted: list[str] = field(default_factory=list, repr=False)
 
     @property
     def level(self) -> str:
         """PASS, WARN or FAIL: that of the worst finding."""
-        return min((f.level for f in self.findings), default="PASS")  # "FAIL" < "WARN"
+        return worst(finding.level for finding in self.findings)
 
     def add(self, notes: Notes, remedies: Mapping[str, str] = MappingProxyType({})) -> None:
         """Turns notes into findings; `remedies`: kind -> a better remedy than the usual one."""
         for kind, (level, what, remedy) in KINDS.items():
             if entries := notes.get(kind):
-                self.noted += entries
+                noted = tuple(filter(None, entries))
+                self.noted += noted
                 if "{}" in what:
                     what, entries = what.format(some(entries)), []
                 count = f" ({len(entries)})" if len(entries) > 1 else ""
                 remedy = printable(remedies.get(kind, remedy))
-                self.findings.append(Finding(level, self.site, what + count, remedy, some(entries)))
+                self.findings.append(Finding(level, self.site, what + count, remedy, some(entries), kind, noted))
         self.findings.sort(key=lambda finding: finding.level)
 
 
@@ -131,20 +152,30 @@ def contents(report: SiteReport) -> str:
     return ", ".join(parts)
 
 
-def count_levels(levels: list[str]) -> str:
-    """How often each level occurs: `3 PASS, 1 FAIL`."""
-    return ", ".join(f"{levels.count(level)} {level}" for level in ("PASS", "WARN", "FAIL") if level in levels)
+def worst(levels: Iterable[str]) -> str:
+    """The worst of some levels; PASS of none."""
+    return max(levels, key=LEVELS.index, default="PASS")
 
 
-def refusal(reports: list[SiteReport], command: str) -> str | None:
-    """One line on the first FAIL: site, file, remedy, and the command that shows all. None when nothing fails."""
+def level_counts(levels: Sequence[str]) -> dict[str, int]:
+    """How often each level occurs."""
+    return {level: levels.count(level) for level in LEVELS}
+
+
+def count_levels(levels: Sequence[str]) -> str:
+    """The same in words: `3 PASS, 1 FAIL`."""
+    return ", ".join(f"{count} {level}" for level, count in level_counts(levels).items() if count)
+
+
+def refusal(reports: list[SiteReport], command: str) -> UserError | None:
+    """The first FAIL: site, file, remedy, and the command that shows all. None when nothing fails."""
     failures = [finding for report in reports for finding in report.findings if finding.level == "FAIL"]
     if not failures:
         return None
     first = failures[0]
     where = f": {first.file}" if first.file else ""
     more = f" ({len(failures) - 1} more; see `{command}`)" if len(failures) > 1 else ""
-    return f"site {printable(first.site)!r}: {first.what}{where}; {first.remedy}{more}"
+    return UserError(f"{first.what}{where}", site=printable(first.site), remedy=f"{first.remedy}{more}")
 
 
 def warnings_of(reports: list[SiteReport]) -> list[str]:
@@ -161,7 +192,7 @@ def format_reports(reports: list[SiteReport]) -> str:
     lines = []
     for report in reports:
         lines.append(f"{report.level} {printable(report.site)}: {contents(report)}")
-        if report.patients:
+        if report.patients is not None:
             lines.append(f"  {printable(report.patients)}")
         for finding in report.findings:
             lines.append(f"  {finding.level} {finding.what}{': ' if finding.file else ''}{finding.file}")

@@ -24,22 +24,31 @@ def dice_table(results: dict) -> str:
     """
     sites = results["sites"]
     test = results["test"]
-    # FedSM-extra and the ensemble, which have no gamma, do not learn to name an image's own site.
-    accuracy = test.get("selector_accuracy") if results["gamma"] is not None else None
     rows = []
     for title, key in row_titles(results):
         if key in test:
             t = test[key]
             rows.append([title, *map(_number, [*(t["per_site"][s] for s in sites), t["client_avg"], t["global"]])])
-    if accuracy:
-        images = {site: counts["test"] for site, counts in results["images"].items()}
-        means = accuracy_means(accuracy["per_site"], images)
-        rows.append(["selector accuracy", *map(_number, [*(accuracy["per_site"][s] for s in sites), *means])])
+    if means := selector_means(results):
+        accuracy = test["selector_accuracy"]["per_site"]
+        rows.append(["selector accuracy", *map(_number, [*(accuracy[s] for s in sites), *means])])
     gamma = "" if results["gamma"] is None else f"; gamma {results['gamma']:g} chosen on the validation images"
     title = (
         f"{results['method']} on {results['task']}, {results['rounds']} rounds, selector {results['selector']}{gamma}"
     )
     return f"{title}\n\n{plain_table(['test Dice', *sites, CLIENT_AVG, ALL_IMAGES], rows)}"
+
+
+def selector_means(results: dict) -> tuple[float | None, float | None] | None:
+    """`accuracy_means` of a run's selector.
+
+    None for FedSM-extra and the ensemble, which have no gamma: they do not learn to name an image's own site.
+    """
+    accuracy = results["test"].get("selector_accuracy")
+    if accuracy is None or results["gamma"] is None:
+        return None
+    images = {site: counts["test"] for site, counts in results["images"].items()}
+    return accuracy_means(accuracy["per_site"], images)
 
 
 def accuracy_means(per_site: dict[str, float | None], images: dict[str, int]) -> tuple[float | None, float | None]:

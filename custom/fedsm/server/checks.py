@@ -9,6 +9,7 @@ from fedsm.core.limits import is_fraction
 from fedsm.core.plain_values import MOST_PLAIN_MESSAGE
 from fedsm.core.task_names import REGISTER, TASKS, TRAIN, VALIDATE
 from fedsm.core.tensors import Tensors
+from fedsm.server.results_file import Privacy
 from fedsm.tracks.base import Phase, ServerTrack
 
 PARTS = ("train", "validation", "test")
@@ -90,8 +91,7 @@ def templates_of(task: str, tracks: dict[str, ServerTrack]) -> dict[str, Tensors
 
 def privacy_problem(report: Any) -> str | None:
     """What is wrong with a site's report on its private statistics (`PrivateSums.report`)."""
-    keys = {"epsilon", "delta", "sigma", "clip", "budget", "releases"}
-    if not isinstance(report, dict) or report.keys() != keys:
+    if not isinstance(report, dict) or report.keys() != Privacy.model_fields.keys():
         return "what it says of privacy is malformed"
     numbers = all(type(v) in (int, float) and math.isfinite(v) and v > 0 for v in report.values())
     return None if numbers else "what it says of privacy is malformed"

@@ -1,0 +1,193 @@
+"""What results.json holds: the classes that its reference page is made of. `results.py` and `outcome.py` write it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from fedsm.core.described import Described, Label, Model, Part, Score, Site, Track
+
+
+class LabelRow(Described):
+    """A row of the paper's tables for one label."""
+
+    per_site: dict[Site, Score] = Field(description="Mean Dice of the site's test images; null: it did not answer.")
+    client_avg: Score = Field(description="Mean over sites.")
+    global_: Score = Field(alias="global", description="Mean over all images.")
+
+
+class DiceRow(LabelRow):
+    """A row of the paper's tables."""
+
+    per_label: dict[Label, Score] = Field(description="Mean over sites of each label.")
+
+
+class SelectorAccuracy(Described):
+    """How often the selector names the image's own site."""
+
+    per_site: dict[Site, Score] = Field(description="Share of the site's test images.")
+    mean: Score = Field(description="Mean over sites.")
+
+
+class LabelTables(Described):
+    """The tables of one label."""
+
+    global_: LabelRow | None = Field(default=None, alias="global", description="The global model.")
+    personal_own: LabelRow | None = Field(default=None, description="Each site's own personal model.")
+    super_model: LabelRow | None = Field(default=None, description="The super model.")
+    blend: LabelRow | None = Field(default=None, description="Soft selection, with `--blend`.")
+    candidates: dict[Site, dict[Model, Score]] = Field(description="Every model on every site.")
+
+
+class DiceTables(Described):
+    """Dice on the test images."""
+
+    global_: DiceRow | None = Field(default=None, alias="global", description="The global model.")
+    personal_own: DiceRow | None = Field(default=None, description="Each site's own personal model.")
+    super_model: DiceRow | None = Field(default=None, description="The model that the selector chooses, at `gamma`.")
+    blend: DiceRow | None = Field(default=None, description="Soft selection at `blend_gamma`, with `--blend`.")
+    selector_accuracy: SelectorAccuracy | None = Field(default=None, description="With a selector.")
+    first_choice: dict[Site, dict[Model, int]] | None = Field(
+        default=None, description="Images for which the selector's first choice, before gamma, is that site's model."
+    )
+    selection_frequency: dict[Site, dict[Model, Score]] | None = Field(
+        default=None, description="Share of the images that each model was used for, at the chosen gamma."
+    )
+    candidates: dict[Site, dict[Model, Score]] = Field(description="Every model on every site.")
+    labels: dict[Label, LabelTables] | None = Field(
+        default=None, description="The same tables of each label, where a task has several."
+    )
+
+
+class BlendPoint(Described):
+    """Soft selection at one gamma."""
+
+    validation: Score = Field(description="Mean over all validation images.")
+    test: Score = Field(description="Mean over all test images.")
+
+
+class SweepRow(BlendPoint):
+    """Algorithm 2 at one gamma."""
+
+    gamma: float = Field(description="The threshold.")
+    blend: BlendPoint | None = Field(default=None, description="Soft selection, with `--blend`.")
+
+
+class HistoryRow(Described):
+    """One round."""
+
+    round: int = Field(description="Its number.")
+    answered: list[str] = Field(description="Sites whose updates were merged.")
+    missing: dict[Site, str] = Field(description="The other sites, and why.")
+    loss: dict[Track, dict[Site, Score]] = Field(description="Mean training loss.")
+    seconds: float = Field(description="Duration.")
+    attempts: int = Field(description="How often it was tried; more than 1 with `round_retries`.")
+    validation: dict[Track, dict[Site, Score]] | None = Field(
+        default=None, description="Scores of the models that this round made, at each site."
+    )
+    score: dict[Track, Score] | None = Field(
+        default=None, description="The same over all images; of personal models the mean over models."
+    )
+
+
+class BestRound(Described):
+    """The best round of a model."""
+
+    round: int = Field(description="The round that made it; 0: the first weights.")
+    score: Score = Field(description="Its validation score over all images.")
+    file: str | None = Field(default=None, description="The weights' file in `checkpoints/`.")
+    judged: dict[Site, list[float]] | None = Field(
+        default=None, description="Score and number of images at each site that validated it."
+    )
+
+
+class Validation(Described):
+    """Scores on the validation images."""
+
+    history: list[HistoryRow] | list[float] = Field(
+        description="One row per round. Of a centralized run: the Dice of each epoch, a number instead of a row."
+    )
+    best: dict[Model, BestRound] = Field(description="The round from which a model is taken.")
+    super_model: Score = Field(description="Dice of what the selector makes of these models; null without a selector.")
+
+
+class Note(Described):
+    """An answer that was refused, or taken with a warning."""
+
+    round: int = Field(description="The round.")
+    task: str = Field(description="What the site was asked for.")
+    site: str = Field(description="The site.")
+    reason: str = Field(description="Why.")
+
+
+class Privacy(Described):
+    """What a site with `statistics_privacy` gave away."""
+
+    epsilon: float = Field(description="Privacy loss of its last release of statistics.")
+    delta: float = Field(description="The same.")
+    sigma: float = Field(description="Standard deviation of the noise.")
+    clip: float = Field(description="The largest norm of one image's scaled descriptor.")
+    budget: float = Field(description="What all releases may add up to.")
+    releases: int = Field(description="How many different sums it has sent so far; their losses add up.")
+
+
+class Wire(Described):
+    """Bytes of tensors."""
+
+    down_bytes: dict[Site, list[int]] = Field(description="To the site, in each round; 0: it took no part.")
+    up_bytes: dict[Site, list[int]] = Field(description="From the site, in each round.")
+    registration_up_bytes: dict[Site, int] = Field(description="From the site, before its first round.")
+    delivery_down_bytes: dict[Site, int] = Field(description="The last models, to be validated.")
+    delivery_up_bytes: dict[Site, int] = Field(description="Models that stayed at the site, handed over at the end.")
+    evaluation_down_bytes: dict[Site, int] = Field(description="All models, to be tested.")
+
+
+class Seconds(Described):
+    """Durations."""
+
+    round: list[float] = Field(description="Of each round.")
+    total: float = Field(description="Of the job; of a resumed run, of its last part.")
+
+
+class Memory(Described):
+    """The server's memory, in MB."""
+
+    server: float = Field(description="Its peak.")
+    server_start: float = Field(description="Before the first round.")
+
+
+class ResultsFile(Described):
+    """results.json. A centralized run has neither `run_id` nor what is about a federation."""
+
+    task: str = Field(description="The task.")
+    method: str = Field(description="The method.")
+    selector: str = Field(description="The kind of selector; `none` without one.")
+    lam: float | None = Field(description="SoftPull's own share; null for a method without it.")
+    gamma: float | None = Field(
+        description="The threshold of Algorithm 2: the best on the validation images by the trimmed mean over sites,"
+        " the largest of equals; null without one."
+    )
+    blend_gamma: float | None = Field(description="The same for soft selection, with `--blend`.")
+    rounds: int = Field(description="Rounds in all.")
+    seed: int = Field(description="The seed.")
+    sites: list[str] = Field(description="The sites in index order.")
+    run_id: str | None = Field(default=None, description="Names the run; a resumed run keeps it.")
+    images: dict[Site, dict[Part, int]] = Field(description="Images of `train`, `validation` and `test`.")
+    settings: dict[str, Any] = Field(description="The job's [settings](settings.md).")
+    test: DiceTables = Field(description="Dice on the test images. Rows that the method does not have are absent.")
+    gamma_sweep: list[SweepRow] = Field(description="Dice of Algorithm 2 at every gamma; empty without one.")
+    validation: Validation = Field(description="Scores on the validation images.")
+    refused: list[Note] | None = Field(default=None, description="Answers that were not taken, at most 50 per site.")
+    warned: list[Note] | None = Field(default=None, description="Answers that were taken with a warning, as many.")
+    uncounted: dict[Site, int] | None = Field(default=None, description="How many more of both there were.")
+    missing_in_evaluation: dict[Site, str] | None = Field(
+        default=None, description="Sites that did not test the models, and why."
+    )
+    privacy: dict[Site, Privacy] | None = Field(
+        default=None,
+        description="Sites with [`statistics_privacy`](../explanation/privacy.md#private-statistics).",
+    )
+    wire: Wire | None = Field(default=None, description="Bytes of tensors.")
+    seconds: Seconds | None = Field(default=None, description="Durations.")
+    peak_rss_mb: Memory | None = Field(default=None, description="The server's memory, in MB.")
