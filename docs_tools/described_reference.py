@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, NewType, Union, get_args, get_origin
 from fedsm.core.described import Described
 
 _WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false", Any: "any value"}
+_ABSENT = ", may be absent"
 _PLURAL = {str: "texts", int: "whole numbers", float: "numbers"}
 
 
@@ -30,8 +31,7 @@ def rows(model: type[Described], above: Path = (), elsewhere: Collection[type] =
     """
     for name, field in model.model_fields.items():
         path, kind, nested = _resolve(field.annotation, (*above, field.alias or name))
-        if not field.is_required():
-            kind += ", may be absent"
+        kind += "" if field.is_required() else _ABSENT
         yield path, kind, " ".join((field.description or "").split())
         if nested and nested not in elsewhere:
             yield from rows(nested, path, elsewhere)
@@ -74,11 +74,11 @@ def table(model: type[Described], absent: bool = False, elsewhere: Collection[ty
 
     Args:
         model: the class.
-        absent: whether keys with a default may be absent; in an answer they never are.
+        absent: whether keys with a default may be absent, instead of null; in an answer they never are.
         elsewhere: see `rows`.
     """
     lines = ["| key | value | meaning |", "|---|---|---|"]
     for path, kind, text in rows(model, elsewhere=elsewhere):
-        kind = kind if absent else kind.removesuffix(", may be absent")
+        kind = kind.replace(f" or null{_ABSENT}", _ABSENT) if absent else kind.removesuffix(_ABSENT)
         lines.append(f"| `{dotted(path)}` | {kind} | {text.replace('|', chr(92) + '|')} |")
     return "\n".join(lines)

@@ -55,8 +55,9 @@ DATA: dict[str, tuple[type[Described], ...]] = {
 
 def json_schema() -> dict[str, Any]:
     """JSON Schema of all documents. It allows keys that it does not know: those of a later version."""
-    models = list({model: None for kinds in DATA.values() for model in kinds})
-    references, definitions = models_json_schema([(m, "serialization") for m in [Document, *models]])
+    models: dict[type[Described], None] = {Document: None}  # a set in order
+    models |= {model: None for kinds in DATA.values() for model in kinds}
+    references, definitions = models_json_schema([(model, "serialization") for model in models])
     rules = []
     for command, kinds in DATA.items():
         data = {"anyOf": [*(references[kind, "serialization"] for kind in kinds), {"type": "null"}]}

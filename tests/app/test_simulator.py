@@ -1,6 +1,9 @@
 """Real FLARE processes: the simulator's result equals Algorithm 1, and its folder holds what we promise."""
 
+import contextlib
+import io
 import json
+import shlex
 import shutil
 import tempfile
 from pathlib import Path
@@ -10,6 +13,7 @@ import pytest
 from app_fedsm.cli.main import main
 from fedsm.super_model.artefact import load_super_model
 from tests.helpers.assertions import assert_equals_plain_loop
+from tests.helpers.json_output import document
 from tests.helpers.processes import processes_of
 from tests.helpers.small_jobs import SITES, SMALL
 
@@ -22,8 +26,11 @@ def run_folder(data_root, tmp_path_factory, request) -> Path:
     ever ran.
     """
     out = tmp_path_factory.mktemp("run") / "Anna's first run"
-    code = main(["run", *SMALL, "--data", str(data_root), "--rounds", "3", "--selector", "gradient", "--out", str(out)])
+    command = ["run", *SMALL, "--data", str(data_root), "--rounds", "3", "--selector", "gradient", "--out", str(out)]
+    with contextlib.redirect_stdout(io.StringIO()) as stdout:
+        code = main([*command, "--format", "json"])
     assert code == 0
+    (out / "stdout").write_text(stdout.getvalue())
     return out
 
 
@@ -39,8 +46,16 @@ def test_a_folder_with_blanks_leaves_nothing_in_the_temporary_folder(run_folder)
 
 
 @pytest.mark.process
-def test_results_have_the_documented_schema(run_folder):
-    """The schema of `docs/reference/results.md`."""
+def test_the_end_of_the_run_as_json(run_folder):
+    data = document((run_folder / "stdout").read_text(), 0)["data"]
+    assert (data["state"], data["rounds_done"], data["sites"]) == ("finished", 3, SITES)
+    assert data["checkpoint"] == str(run_folder / "checkpoints" / "round_000003.json")
+    assert data["commands"]["report"] == shlex.join(["fedsm", "report", str(run_folder)])
+
+
+@pytest.mark.process
+def test_what_results_say(run_folder):
+    """`docs/reference/results.md` describes the keys; see `tests/docs_tools/test_results_reference.py`."""
     results = json.loads((run_folder / "results.json").read_text())
     number, text = (int, float), str
     for key, kind in {

@@ -13,6 +13,7 @@ import pytest
 
 from app_fedsm.cli.main import main
 from tests.helpers.assertions import assert_equals_plain_loop
+from tests.helpers.json_output import document
 from tests.helpers.processes import processes_of
 from tests.helpers.small_jobs import SMALL
 
@@ -22,8 +23,9 @@ LONG = 600  # seconds for what takes a few on a quiet machine
 def start(out: Path, data_root: Path) -> subprocess.Popen:
     command = [sys.executable, "-m", "app_fedsm.cli.main", "run", *SMALL, "--data", str(data_root), "--out", str(out)]
     return subprocess.Popen(
-        [*command, "--rounds", "4", "--selector", "gradient"], stderr=subprocess.PIPE, text=True, env=os.environ
-    )
+        [*command, "--rounds", "4", "--selector", "gradient", "--format", "json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ,
+    )  # fmt: skip
 
 
 def start_and_wait_for_round_1(out: Path, data_root: Path) -> subprocess.Popen:
@@ -57,8 +59,9 @@ def test_a_killed_simulator_leaves_no_orphans(tmp_path, data_root):
     process = start_and_wait_for_round_1(out, data_root)
     simulator = psutil.Process(process.pid).children()[0]
     simulator.kill()
-    _, err = process.communicate(timeout=LONG)
+    told, err = process.communicate(timeout=LONG)
     assert process.returncode == 1 and "last checkpoint" in err
+    assert document(told, 1)["error"]["code"] == "JOB_FAILED"
     assert not processes_of(out)
 
 
@@ -78,10 +81,12 @@ def test_a_run_that_is_stopped_before_its_first_checkpoint_is_not_told_to_go_on(
     while not (out / "flare.log").exists() and process.poll() is None:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=LONG)
+    told, err = process.communicate(timeout=LONG)
     assert process.returncode == 130, err
     assert "no checkpoint was written yet; start again with the same command and --force" in err
     assert "fedsm resume" not in err and "--resume" not in err and not processes_of(out)
+    data = document(told, 130)["data"]
+    assert (data["state"], data["checkpoint"], data["commands"]) == ("stopped", None, {})
     assert main(["resume", str(out)]) == 2, "there is nothing to go on from"
 
 
@@ -89,7 +94,7 @@ def test_ctrl_c_stops_everything_and_resume_gives_the_same_weights(tmp_path, dat
     out = tmp_path / "out"
     process = start_and_wait_for_round_1(out, data_root)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=LONG)
+    told, err = process.communicate(timeout=LONG)
     if process.returncode == 0:
         pytest.skip("the run was over before it could be stopped")
     assert process.returncode == 130, err
@@ -97,6 +102,9 @@ def test_ctrl_c_stops_everything_and_resume_gives_the_same_weights(tmp_path, dat
     assert not processes_of(out)
     checkpoint = Path(err.split("last checkpoint: ")[1].splitlines()[0])
     assert checkpoint.is_file()
+    data = document(told, 130)["data"]
+    assert (data["state"], data["checkpoint"]) == ("stopped", str(checkpoint)) and 1 <= data["rounds_done"] <= 4
+    assert data["commands"] == {"resume": f"fedsm resume {out}"}
 
     assert main(["run", "--resume", "--out", str(out)]) == 0
     assert_equals_plain_loop(out, data_root, rounds=4)

@@ -18,6 +18,7 @@ from fedsm.preflight.kit import load_kit
 from fedsm.preflight.line import Line, format_lines
 from fedsm.preflight.machine import check_writing
 from fedsm.preflight.versions import versions
+from tests.helpers.json_output import ask
 from tests.helpers.kits import (
     free_port,
     new_key,
@@ -111,6 +112,20 @@ def test_all_but_the_server_passes_and_nothing_changes(kit, tmp_path, capsys, mo
     # 12 images of 32 x 32 pixels, 3 channels of float32 and 2 labels of a byte
     assert "cache about 0 MB" in table.says("disk")
     assert max(map(len, table.text.splitlines())) < 180 and len(table.text.splitlines()) < 25
+
+
+def test_the_same_as_json(kit, capsys):
+    table = Table(capsys, kit, *SMALL)
+    answer, err = ask(capsys, "site", "check", kit, *SMALL)
+    assert (answer["status"], answer["exit_code"], answer["data"]["level"]) == ("ok", 1, "FAIL")
+    assert (answer["data"]["site"], answer["data"]["kit"], answer["data"]["task"]) == ("site-1", str(kit), "retinal")
+    checks = answer["data"]["checks"]
+    assert [(c["level"], c["name"]) for c in checks] == [(level, topic) for level, topic, _ in table.lines]
+    assert sum(answer["data"]["counts"].values()) == len(checks) and table.lines[0][2].startswith(checks[0]["text"])
+    (server,) = [c for c in checks if c["name"] == "server"]
+    assert server["level"] == "FAIL" and "Connection refused" in server["text"] and server["remedy"]
+    assert all((c["remedy"] is None) == (c["level"] == "PASS") for c in checks)
+    assert "Connection refused" in err
 
 
 def test_without_a_task_what_depends_on_it_is_named(kit, capsys):

@@ -46,6 +46,7 @@ def ask(*arguments: str) -> tuple[int, str, set[str]]:
         (["--version"], 0, f"fedsm {__version__}"),
         (["run", "--ronds", "3"], 2, "did you mean --rounds?"),
         (["rum"], 2, "did you mean run?"),
+        (["run", "--ronds", "3", "--format", "json"], 2, '{"schema_version": "1", "command": "fedsm run"'),
         (["workspace"], 2, "required"),
         (["completion", "bash"], 0, "complete"),
     ],

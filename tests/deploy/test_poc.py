@@ -12,6 +12,7 @@ from app_fedsm.cli.status import summary
 from app_fedsm.federation.poc import Poc
 from fedsm.core.errors import UserError
 from tests.helpers.assertions import assert_equals_plain_loop, assert_same_means
+from tests.helpers.json_output import ask
 from tests.helpers.processes import free_port, kill_all, processes_of
 from tests.helpers.small_jobs import SITES, SMALL
 
@@ -43,8 +44,9 @@ def test_up_submit_status_down(folder, data_root, capsys, monkeypatch):
     assert main(["poc", "up", *here, "--data", str(data_root), "--port", port]) == 0, "again: nothing to do"
     assert main(["poc", "up", *here, "--port", str(free_port())]) == 2, "another POC is not made over it"
     capsys.readouterr()
-    assert main(submit) == 0
-    assert "FedSM" in capsys.readouterr().out
+    answer, err = ask(capsys, *submit)
+    assert (answer["data"]["state"], answer["data"]["rounds_done"]) == ("finished", 3) and "FedSM" in err
+    assert answer["data"]["job_id"] and answer["data"]["super_model"] == str(out / "super_model")
     assert main(submit) == 2 and "already holds a run" in capsys.readouterr().err
 
     assert_equals_plain_loop(out, data_root, rounds=3)
@@ -69,12 +71,20 @@ def test_up_submit_status_down(folder, data_root, capsys, monkeypatch):
     assert main(["poc", "status", *here]) == 0
     told = capsys.readouterr().out
     assert f"3 sites connected: {', '.join(SITES)}" in told and "FINISHED:COMPLETED" in told
+    status = ask(capsys, "poc", "status", *here)[0]["data"]
+    assert (status["connected"], status["not_connected"]) == (SITES, [])
+    (listed,) = status["jobs"]
+    assert (listed["state"], listed["job_id"], listed["name"]) == (
+        "finished",
+        answer["data"]["job_id"],
+        "fedsm_retinal",
+    )
 
     model, at_home, federated = str(out / "super_model"), folder / "at_home", folder / "federated"
     assert main(["evaluate", model, str(data_root), "-o", str(at_home)]) == 0
     monkeypatch.chdir(folder)
-    assert main(["evaluate", model, "--env", "poc", *here, "-o", federated.name]) == 0, "also by a relative path"
-    assert "all tables" in capsys.readouterr().out
+    answer, err = ask(capsys, "evaluate", model, "--env", "poc", *here, "-o", federated.name)  # also a relative path
+    assert "all tables" in err and answer["data"]["files"]["json"] == str(federated / "evaluation.json")
     assert_same_means(*(json.loads((f / "evaluation.json").read_text()) for f in (at_home, federated)))
     assert {p.name for p in federated.iterdir()} == {
         "evaluation.json", "evaluation.md", "evaluation.csv", "MODEL_CARD.md", "evaluation.log",
