@@ -96,7 +96,7 @@ def _main(argv: list[str] | None) -> int:
 
 
 def _command(args: argparse.Namespace) -> list[str]:
-    return ["fedsm", *(word for word in (args.command, getattr(args, "verb", None)) if word)]
+    return ["fedsm", *(word for name in ("command", "verb") if (word := getattr(args, name, None)))]
 
 
 def _do(args: argparse.Namespace) -> Result:

@@ -87,10 +87,11 @@ def _status(args: argparse.Namespace) -> Result:
     from app_fedsm.federation.poc import Poc
 
     poc = Poc(args.dir)
+    sites = poc.note["sites"]
     found = status.of_server(login_of(args, poc.lead))
     print(status.describe_server(found))
     connected = poc.connected()
-    away = [site for site in poc.note["sites"] if site not in connected]
+    away = [site for site in sites if site not in connected]
     if away:
         print(f"not connected: {', '.join(away)}; `fedsm poc up --dir {shlex.quote(str(args.dir))}` starts them")
     return Result(int(bool(away)), found.model_copy(update={"not_connected": away}))

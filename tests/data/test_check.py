@@ -219,11 +219,11 @@ def test_run_and_check_say_the_same(site):
     spoil(site, "truncated")
     spoil(site.parent / "hospital-a", "other files")
     report = check_folder(site, "hospital-a", TASK)
-    line = refusal([report], "fedsm data check X --task T")
+    line = str(refusal([report], "fedsm data check X --task T"))
     assert line.startswith("site 'hospital-a': cannot be read: images/case_01.png (") and "replace it" in line
     assert "more" not in line
     (site / "masks" / "case_02.png").unlink()
-    line = refusal([check_folder(site, "hospital-a", TASK)], "fedsm data check X --task T")
+    line = str(refusal([check_folder(site, "hospital-a", TASK)], "fedsm data check X --task T"))
     assert "image without mask: images/case_02.png" in line
     assert line.endswith("(1 more; see `fedsm data check X --task T`)")
     assert warnings_of([report]) == ["WARN hospital-a: unsupported file, ignored"]
