@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from app_fedsm.experiments.grid import Experiment, Run
+from app_fedsm.experiments.grid_format import as_csv
 from app_fedsm.experiments.grid_rows import Row, slug
 from app_fedsm.experiments.grid_run import UNSEEN, spec_of, state_of
-from app_fedsm.experiments.grid_tables import as_csv, choose, labels_of, report, table_lines
+from app_fedsm.experiments.grid_tables import choose, labels_of, report, table_lines
 from fedsm.core.errors import UserError
 from fedsm.core.files import write_text
 

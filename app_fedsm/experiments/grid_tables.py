@@ -1,29 +1,19 @@
-"""Tables of an experiment: one line per row (or model, or gamma), mean and standard deviation over seeds."""
+"""Lines of an experiment's tables: one per row (or model, or gamma), with the values of every seed."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 from app_fedsm.experiments.grid import Experiment
+from app_fedsm.experiments.grid_format import ACCURACY, Line, as_markdown
 from app_fedsm.experiments.grid_rows import Row
-from fedsm.core.tables import csv_table, markdown_table
+from fedsm.core.tables import markdown_table
 from fedsm.evaluation.tables import ALL_IMAGES, CLIENT_AVG, accuracy_means
 from fedsm.selectors.inference import GLOBAL, personal
 
 Outcomes = dict[tuple, list[dict]]  # run's key -> its results; with leave_one_out those of all sites left out
 Values = dict[str, float | None]
-_ACCURACY = [f"selector acc., {CLIENT_AVG}", f"selector acc., {ALL_IMAGES}"]
-
-
-@dataclass
-class Line:
-    """A line of a table: for each column the values of all seeds."""
-
-    name: str
-    cells: dict[str, list[float | None]] = field(default_factory=dict)
 
 
 def validation_score(show: str, results: dict) -> float:
@@ -53,15 +43,6 @@ def choose(row: Row, experiment: Experiment, outcomes: Outcomes) -> tuple[Any, d
     return (max(scores, key=lambda choice: scores[choice]) if scores else None), scores
 
 
-def mean_std(values: Iterable[float | None]) -> tuple[float | None, float | None]:
-    """Mean and sample standard deviation (n - 1); no mean where a value is missing, no deviation of one value."""
-    given = list(values)
-    known = [value for value in given if value is not None]
-    if not known or len(known) < len(given):
-        return None, None
-    return statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None
-
-
 def labels_of(outcomes: Outcomes) -> list[str]:
     """The labels that have tables of their own: those of tasks with more than one."""
     found = [results["test"].get("labels", {}) for group in outcomes.values() for results in group]
@@ -84,7 +65,7 @@ def dice_lines(show: str, results: dict, sites: list[str], label: str | None = N
     # FedSM-extra and the ensemble (no gamma) do not learn to name an image's own site.
     if label is None and "selector_accuracy" in test and show in ("super_model", "blend"):
         accuracy = test["selector_accuracy"]["per_site"] if results["gamma"] is not None else {}
-        values |= zip(_ACCURACY, accuracy_means(accuracy, images), strict=True)
+        values |= zip(ACCURACY, accuracy_means(accuracy, images), strict=True)
     return {"": values}
 
 
@@ -156,14 +137,24 @@ def table_lines(
         choice, _ = choose(row, experiment, outcomes)
         mine: dict[str, Line] = {}
         for seed in experiment.seeds:
-            found = outcomes.get((row.source, choice, seed))
-            values_of = _lines(row.show, found, sites, experiment, selection, label) if found else {}
-            for suffix, values in values_of.items():
+            if not (found := outcomes.get((row.source, choice, seed))):
+                continue
+            images = {} if selection else _test_images(found)
+            for suffix, values in _lines(row.show, found, sites, experiment, selection, label).items():
                 line = mine.setdefault(suffix, Line(": ".join(filter(None, (row.name, suffix)))))
                 for column, value in values.items():
                     line.cells.setdefault(column, []).append(value)
+                for site, count in images.items():
+                    line.images.setdefault(site, []).append(count)
         lines += list(mine.values()) or [Line(row.name)]
     return lines
+
+
+def _test_images(found: list[dict]) -> dict[str, int]:
+    """Site -> how many of its images a run was tested on; of runs that left a site out, those of the unseen sites."""
+    if "unseen" in found[0]:
+        return {r["unseen"]["site"]: r["unseen"]["evaluation"]["images"] for r in found}
+    return {site: counts["test"] for site, counts in found[0]["images"].items()}
 
 
 def _lines(
@@ -195,39 +186,6 @@ def cost_columns(results: dict, parallel: int) -> Values:
     total = {way: sum(rounds[way]) + sum(sum(wire.get(key, {}).values()) for key in once[way]) for way in rounds}
     mean = {f"MB {way}": count / len(rounds[way]) / 1e6 for way, count in total.items()}
     return mean | {seconds: statistics.median(results["seconds"]["round"])}
-
-
-def columns_of(lines: list[Line]) -> list[str]:
-    """All columns, in the order in which they come up; the selector's accuracy last."""
-    columns = list(dict.fromkeys(column for line in lines for column in line.cells))
-    return sorted(columns, key=lambda c: c in _ACCURACY)
-
-
-def as_csv(lines: list[Line]) -> str:
-    """For other programs: mean and deviation in columns of their own, empty where there is none."""
-    columns = columns_of(lines)
-    rows = []
-    for line in lines:
-        cells = [mean_std(line.cells.get(c, [])) for c in columns]
-        count = max((len(v) for v in line.cells.values()), default=0)
-        rows.append([line.name, count, *("" if v is None else f"{v:.6f}" for cell in cells for v in cell)])
-    return csv_table(["run", "seeds", *(name for c in columns for name in (c, f"{c} std"))], rows)
-
-
-def as_markdown(lines: list[Line]) -> str:
-    """For people, in Markdown and in a terminal."""
-    columns = columns_of(lines)
-    rows = []
-    for line in lines:
-        count = max((len(v) for v in line.cells.values()), default=0)
-        rows.append([line.name, str(count), *(_cell(*mean_std(line.cells.get(c, []))) for c in columns)])
-    return markdown_table(["run", "seeds", *columns], rows) + "\n"
-
-
-def _cell(mean: float | None, std: float | None) -> str:
-    if mean is None:
-        return "-"
-    return f"{mean:.4f}" if std is None else f"{mean:.4f} ± {std:.4f}"
 
 
 def choice_table(experiment: Experiment, outcomes: Outcomes) -> str:

@@ -5,15 +5,9 @@ import csv
 import pytest
 
 from app_fedsm.experiments.experiment import run_grid
-from app_fedsm.experiments.grid_tables import choose, cost_columns, gammas_of, mean_std, table_lines, validation_score
+from app_fedsm.experiments.grid_format import Line, as_csv, as_markdown
+from app_fedsm.experiments.grid_tables import choose, cost_columns, gammas_of, table_lines, validation_score
 from tests.helpers.grid_tools import SITES, build, make_grid, starter
-
-
-def test_mean_and_deviation():
-    """0.8, 0.9, 0.7: mean 0.8; squares of the differences 0, 0.01, 0.01; 0.02 / 2 = 0.01, whose root is 0.1."""
-    assert mean_std([0.8, 0.9, 0.7]) == (pytest.approx(0.8), pytest.approx(0.1))
-    assert mean_std([0.8]) == (0.8, None)
-    assert mean_std([0.8, None]) == mean_std([]) == (None, None)
 
 
 def test_the_table(tmp_path):
@@ -32,8 +26,24 @@ def test_the_table(tmp_path):
     assert rows["FedAvg"]["a"] == "0.600000" and rows["FedAvg"]["b"] == "0.700000"
     assert rows["FedAvg"]["client avg"] == "0.650000" and rows["FedAvg"]["all images"] == "0.660000"
     assert rows["FedAvg"]["selector acc., client avg"] == ""
+    assert (rows["FedAvg"]["worst site"], rows["FedAvg"]["worst site, Dice"]) == ("a", "0.600000")
+    assert rows["FedAvg"]["spread over sites"] == "0.070711", "0.6 and 0.7: the root of 2 * 0.05^2"
+    assert (rows["FedAvg"]["a test images"], rows["FedAvg"]["b test images"]) == ("2", "3")
     text = (grid.out / "table.md").read_text()
+    counts, fedsm = ([c.strip() for c in line.split("|")[1:-1]] for line in text.splitlines()[6:8])
+    assert counts == ["test images", "", "2", "3", "", "5", "", "", "", ""]
+    assert fedsm[-2:] == ["0.6200 (a)", "0.0707"]
     assert "0.6200 ± 0.1414" in text and "- FedAvg: `global` of the runs of FedSM" in text
+
+
+def test_counts_of_test_images_may_differ_from_seed_to_seed():
+    """Seeds split the patients in different ways: 2 + 3 and 4 + 3 images."""
+    line = Line("A", {"a": [0.5, 0.7], "b": [0.7, 0.7], "all images": [0.6, 0.7]}, {"a": [2, 4], "b": [3, 3]})
+    _, _, counts, row = as_markdown([line]).splitlines()
+    assert [c.strip() for c in counts.split("|")[1:-1]] == ["test images", "", "2 to 4", "3", "5 to 7", "", ""]
+    assert [c.strip() for c in row.split("|")[-3:-1]] == ["0.6000 (a)", "0.0707"]
+    selection = Line("A", {"global": [0.5], "a": [0.5]})
+    assert "worst site" not in as_markdown([selection]) + as_csv([selection]), "shares of images, not Dice"
 
 
 def test_candidates_are_a_line_a_model(tmp_path):

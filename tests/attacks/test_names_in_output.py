@@ -11,7 +11,7 @@ from PIL import Image
 from tqdm import tqdm
 
 from app_fedsm.cli.main import main
-from app_fedsm.experiments.grid_tables import Line, as_csv, as_markdown
+from app_fedsm.experiments.grid_format import Line, as_csv, as_markdown
 from app_fedsm.runs.progress import show
 from fedsm.core.errors import UserError
 from fedsm.core.tables import markdown_table

@@ -25,8 +25,11 @@ def test_empty_truth():
 
 
 def test_table_has_a_row_a_model_and_a_dash_for_a_missing_site():
-    """Accuracy 0.5 at a (4 images) and 1 at b (12), c did not answer: mean over sites 0.75, of all images 14/16."""
-    row = {"per_site": {"a": 0.5, "b": 0.5, "c": None}, "client_avg": 0.5, "global": 0.5}
+    """Accuracy 0.5 at a (4 images) and 1 at b (12), c did not answer: mean over sites 0.75, of all images 14/16.
+
+    Dice 0.5 and 0.7: the squares of the differences from 0.6 are 0.01 each, and the root of 0.02 / 1 is 0.1414.
+    """
+    row = {"per_site": {"a": 0.5, "b": 0.7, "c": None}, "client_avg": 0.6, "global": 0.65}
     results = {
         "sites": ["a", "b", "c"], "gamma": 0.9, "method": "fedsm", "task": "retinal", "rounds": 3,
         "selector": "statistics",
@@ -38,8 +41,10 @@ def test_table_has_a_row_a_model_and_a_dash_for_a_missing_site():
     }  # fmt: skip
     lines = dice_table(results).splitlines()
     assert [line.split("  ")[0] for line in lines[4:]] == [
-        "FedAvg (global)", "personal, own site", "FedSM", "selector accuracy",
+        "test images", "FedAvg (global)", "personal, own site", "FedSM", "selector accuracy",
     ]  # fmt: skip
-    assert all(" - " in line + " " for line in lines[4:])
-    assert lines[2].endswith("client avg    all images"), "not `global`, which is a row"
+    assert all(" - " in line + " " for line in lines[5:])
+    assert "client avg    all images" in lines[2] and lines[2].endswith("worst site    spread over sites")
+    assert lines[4].split()[2:] == ["4", "12", "1", "17"]
+    assert lines[5].split()[-3:] == ["0.5000", "(a)", "0.1414"]
     assert lines[-1].split()[2:] == ["0.5000", "1.0000", "-", "0.7500", "0.8750"]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from fedsm.core.spread import spread_cells
 from fedsm.core.tables import csv_table, markdown_table
 from fedsm.evaluation.image_scores import SUPER
 from fedsm.evaluation.metrics import DICE, HD95, METRICS, TITLES
 from fedsm.evaluation.site_report import LEAST_PATIENTS, MEAN, OWN
-from fedsm.evaluation.tables import ALL_IMAGES, CLIENT_AVG, accuracy_means
+from fedsm.evaluation.tables import ALL_IMAGES, CLIENT_AVG, accuracy_means, dice_head
 from fedsm.selectors.inference import GLOBAL, personal
 
 ROWS = {SUPER: "super model", OWN: "personal, own site", GLOBAL: "global"}
@@ -14,23 +15,40 @@ ROWS = {SUPER: "super model", OWN: "personal, own site", GLOBAL: "global"}
 
 def interval_text(value: dict, metric: str) -> str:
     """`0.912 (0.88-0.94)`; distances with one digit."""
-    digits = 1 if metric == HD95 else 3
+    digits = _digits(metric)
     mean = f"{value['mean']:.{digits}f}"
     return mean if value["low"] is None else f"{mean} ({value['low']:.{digits}f}-{value['high']:.{digits}f})"
 
 
 def score_table(evaluation: dict, metric: str, label: str = MEAN) -> str:
-    """Super model, own models and global model: one column per site, then the two averages."""
-    sites = list(evaluation["images"])
-    rows = []
+    """Super model, own models and global model: one column per site, then the averages, the worst site, the spread."""
+    rows = [images_row(evaluation)]
     for key, title in ROWS.items():
-        if by_site := evaluation["models"].get(key):
-            cells = [interval_text(by_site[s][metric][label], metric) if s in by_site else "-" for s in sites]
-            average = evaluation["averages"][key][metric][label]
-            cells += [interval_text(average[k], metric) for k in ("client_avg", "global")]
-            rows.append([title, *cells])
+        if key in evaluation["models"]:
+            rows.append([title, *score_cells(evaluation, key, metric, label)])
     unit = unit_text(evaluation) if metric == HD95 else ""
-    return markdown_table([f"{TITLES[metric]}{unit}", *sites, CLIENT_AVG, ALL_IMAGES], rows)
+    return markdown_table(dice_head(f"{TITLES[metric]}{unit}", list(evaluation["images"])), rows)
+
+
+def images_row(evaluation: dict) -> list[str]:
+    """The first row of a table of scores: how many images and patients there are."""
+    images, patients = evaluation["images"], evaluation["patients"]
+    counts = [f"{n} ({patients[site]})" for site, n in images.items()]
+    return ["images (patients)", *counts, "", f"{sum(images.values())} ({sum(patients.values())})", "", ""]
+
+
+def score_cells(evaluation: dict, key: str, metric: str, label: str) -> list[str]:
+    """A model's row: each site, the two averages, the worst site and the spread over sites."""
+    by_site, average = evaluation["models"][key], evaluation["averages"][key][metric][label]
+    found = {s: by_site[s][metric][label] if s in by_site else None for s in evaluation["images"]}
+    cells = ["-" if value is None else interval_text(value, metric) for value in found.values()]
+    cells += [interval_text(average[k], metric) for k in ("client_avg", "global")]
+    means = {site: value and value["mean"] for site, value in found.items()}
+    return cells + spread_cells(means, _digits(metric), highest=metric == HD95)
+
+
+def _digits(metric: str) -> int:
+    return 1 if metric == HD95 else 3
 
 
 def selector_text(evaluation: dict) -> str:

@@ -7,14 +7,15 @@ from statistics import median
 
 from markupsafe import Markup
 
+from fedsm.core.spread import spread_cells
 from fedsm.core.tables import html_table
 from fedsm.evaluation.figures import bytes_per_round
 from fedsm.evaluation.image_scores import SUPER
-from fedsm.evaluation.markdown import ROWS, interval_text, unit_text
+from fedsm.evaluation.markdown import ROWS, images_row, score_cells, unit_text
 from fedsm.evaluation.metrics import HD95, METRICS, TITLES
 from fedsm.evaluation.runs import Run
 from fedsm.evaluation.site_report import MEAN, OWN
-from fedsm.evaluation.tables import ALL_IMAGES, CLIENT_AVG, row_titles
+from fedsm.evaluation.tables import TEST_IMAGES, count_row, dice_head, row_titles
 
 _DASH = "–"
 
@@ -57,7 +58,7 @@ def dice_rows(runs: list[Run], sites: list[str]) -> tuple[list[list[str]], set[t
             if found := run.results["test"].get(key):
                 dice = [*(found["per_site"].get(s) for s in sites), found["client_avg"], found["global"]]
                 label = f"{run.name}: {title}" if len(runs) > 1 else title
-                rows.append([label, *map(number, dice)])
+                rows.append([label, *map(number, dice), *spread_cells(found["per_site"])])
                 values.append([None] * len(dice) if run.is_centralized else dice)
     bold = set()
     for j in range(len(sites) + 2):
@@ -69,33 +70,38 @@ def dice_rows(runs: list[Run], sites: list[str]) -> tuple[list[list[str]], set[t
 def dice_table(runs: list[Run], sites: list[str]) -> Markup:
     """Test Dice, the best of each column in bold."""
     rows, bold = dice_rows(runs, sites)
+    counts = count_rows(runs, sites)
     note = "; centralized training is not compared: it pools the images of all sites" if any(
         r.is_centralized for r in runs
     ) else ""  # fmt: skip
-    return html_table(
-        ["test Dice", *sites, CLIENT_AVG, ALL_IMAGES], rows, f"mean Dice of test images, best in bold{note}", bold
-    )
+    caption = f"mean Dice of test images, best in bold{note}"
+    shifted = {(row + len(counts), column) for row, column in bold}
+    return html_table(dice_head("test Dice", sites), [*counts, *rows], caption, shifted)
+
+
+def count_rows(runs: list[Run], sites: list[str]) -> list[list[str]]:
+    """The number of test images: one row where it is the same for all runs, else one row per run."""
+    counts = {run.name: {site: n["test"] for site, n in run.results["images"].items()} for run in runs}
+    if all(images == counts[runs[0].name] for images in counts.values()):
+        return [count_row(counts[runs[0].name], sites)]
+    return [count_row(images, sites, f"{name}: {TEST_IMAGES}") for name, images in counts.items()]
 
 
 def interval_table(name: str, evaluation: dict) -> Markup:
     """Every metric with its interval."""
-    sites = list(evaluation["images"])
-    rows = []
+    rows = [images_row(evaluation)]
     for metric in METRICS:
         unit = unit_text(evaluation) if metric == HD95 else ""
         labels = evaluation["labels"] if len(evaluation["labels"]) > 1 else []
         for label in [MEAN, *labels]:
             for key in (SUPER, OWN, "global"):
-                if by_site := evaluation["models"].get(key):
-                    average = evaluation["averages"][key][metric][label]
-                    found = [by_site[s][metric][label] if s in by_site else None for s in sites]
-                    cells = [_DASH if v is None else interval_text(v, metric) for v in found]
-                    cells += [interval_text(average[k], metric) for k in ("client_avg", "global")]
+                if key in evaluation["models"]:
                     of = f", {label}" if label != MEAN else ""
-                    rows.append([f"{TITLES[metric]}{unit}{of}: {ROWS[key]}", *cells])
+                    title = f"{TITLES[metric]}{unit}{of}: {ROWS[key]}"
+                    rows.append([title, *score_cells(evaluation, key, metric, label)])
     boot = evaluation["bootstrap"]
     caption = f"{name}: {boot['level']:.0%} intervals, bootstrap by patient, {boot['draws']} draws"
-    return html_table(["", *sites, CLIENT_AVG, ALL_IMAGES], rows, caption)
+    return html_table(dice_head("", list(evaluation["images"])), rows, caption)
 
 
 def cost_table(runs: list[Run]) -> Markup:

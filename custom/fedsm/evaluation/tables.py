@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from statistics import fmean
 
+from fedsm.core.spread import SPREAD, WORST, spread_cells
 from fedsm.core.tables import plain_table
 
 CLIENT_AVG, ALL_IMAGES = "client avg", "all images"  # the two means: over the sites' means, and over all images
+TEST_IMAGES = "test images"  # the row of counts
 
 _NAMES = {
     "fedavg": "FedAvg", "fedprox": "FedProx", "scaffold": "SCAFFOLD", "centralized": "Centralized", "fedsm": "FedSM",
@@ -15,28 +17,41 @@ _NAMES = {
 
 
 def dice_table(results: dict) -> str:
-    """The test Dice of the run: one row per model, one column per site, then the mean over sites and over all images.
+    """The test Dice of the run: one row per model, one column per site, then the mean over sites and over all images,
+    the worst site and the spread over sites.
 
-    The selector's accuracy is the last row, with the same two means.
+    The number of test images is the first row, the selector's accuracy the last one, with the same two means.
 
     Args:
         results: the content of results.json.
     """
     sites = results["sites"]
     test = results["test"]
-    rows = []
+    rows = [count_row({site: counts["test"] for site, counts in results["images"].items()}, sites)]
     for title, key in row_titles(results):
         if key in test:
             t = test[key]
-            rows.append([title, *map(_number, [*(t["per_site"][s] for s in sites), t["client_avg"], t["global"]])])
+            dice = [*(t["per_site"][s] for s in sites), t["client_avg"], t["global"]]
+            rows.append([title, *map(_number, dice), *spread_cells(t["per_site"])])
     if means := selector_means(results):
         accuracy = test["selector_accuracy"]["per_site"]
-        rows.append(["selector accuracy", *map(_number, [*(accuracy[s] for s in sites), *means])])
+        rows.append(["selector accuracy", *map(_number, [*(accuracy[s] for s in sites), *means]), "", ""])
     gamma = "" if results["gamma"] is None else f"; gamma {results['gamma']:g} chosen on the validation images"
     title = (
         f"{results['method']} on {results['task']}, {results['rounds']} rounds, selector {results['selector']}{gamma}"
     )
-    return f"{title}\n\n{plain_table(['test Dice', *sites, CLIENT_AVG, ALL_IMAGES], rows)}"
+    return f"{title}\n\n{plain_table(dice_head('test Dice', sites), rows)}"
+
+
+def dice_head(corner: str, sites: list[str]) -> list[str]:
+    """The columns of every table of Dice."""
+    return [corner, *sites, CLIENT_AVG, ALL_IMAGES, WORST, SPREAD]
+
+
+def count_row(images: dict[str, int], sites: list[str], title: str = TEST_IMAGES) -> list[str]:
+    """The row with each site's number of images and their sum."""
+    known = [images.get(site) for site in sites]
+    return [title, *("-" if n is None else str(n) for n in known), "", str(sum(n or 0 for n in known)), "", ""]
 
 
 def selector_means(results: dict) -> tuple[float | None, float | None] | None:
