@@ -89,6 +89,7 @@ def _evaluate(args: argparse.Namespace) -> Result:
     from fedsm.core.plain_json import reading
     from fedsm.evaluation.evaluate import FILE
     from fedsm.evaluation.metrics import check_metrics
+    from fedsm.evaluation.row_scores import FILE as IMAGE_SCORES
     from fedsm.super_model.artefact import load_super_model
 
     _check_arguments(args)
@@ -99,6 +100,7 @@ def _evaluate(args: argparse.Namespace) -> Result:
     model = load_super_model(folder)
     evaluation = (_at_home if args.env == LOCAL else _in_federation)(args, model, folder.resolve())
     files = _write(args.out, model.manifest, evaluation)
+    files |= {"image_scores": args.out / IMAGE_SCORES} if args.env == LOCAL else {}
     missing = evaluation.get("missing", {})
     for site, reason in missing.items():
         print(f"fedsm: site {printable(site)} is not in it: {printable(reason)}", file=sys.stderr)
@@ -125,7 +127,9 @@ def _check_arguments(args: argparse.Namespace) -> None:
 
 
 def _at_home(args: argparse.Namespace, model: SuperModelFiles, folder: Path) -> dict:
+    from fedsm.core.files import write_json
     from fedsm.evaluation.evaluate import summarize_images
+    from fedsm.evaluation.row_scores import FILE, row_scores, to_plain
 
     if args.part != "all" and model.settings.seed and not (folder.parent / "site_state").is_dir():
         print(
@@ -137,6 +141,7 @@ def _at_home(args: argparse.Namespace, model: SuperModelFiles, folder: Path) -> 
     scores = score_sites(model, cases, "evaluating")
     if args.part != "all":
         check_counts(model, scores, args.part)
+    write_json(args.out / FILE, to_plain(row_scores(model.manifest, scores), model.manifest, args.part))
     return summarize_images(model.manifest, scores, args.part, args.seed)
 
 
@@ -159,7 +164,13 @@ def _write(out: Path, manifest: dict, evaluation: dict) -> dict[str, Path]:
     """Writes the files and shows the tables; returns the files' paths."""
     from fedsm.core.files import write_json, write_text
     from fedsm.evaluation.evaluate import FILE
-    from fedsm.evaluation.markdown import evaluation_csv, evaluation_markdown, score_table, selector_text
+    from fedsm.evaluation.markdown import (
+        evaluation_csv,
+        evaluation_markdown,
+        paired_table,
+        score_table,
+        selector_text,
+    )
     from fedsm.evaluation.metrics import METRICS
     from fedsm.super_model.card import CARD, render_card
 
@@ -171,6 +182,8 @@ def _write(out: Path, manifest: dict, evaluation: dict) -> dict[str, Path]:
         write_text(files["card"], render_card(manifest, evaluation))
     write_json(files["json"], evaluation)
     print("\n\n".join(score_table(evaluation, metric) for metric in METRICS))
+    if evaluation["paired"]:
+        print(f"\n{paired_table(evaluation)}")
     if text := selector_text(evaluation):
         print(f"\nselector: {text}")
     print(f"\nall tables: {files['markdown']}")

@@ -26,7 +26,7 @@ def _study(run: Run, quick: bool) -> Study:
     from fedsm.evaluation.study import Study
     from fedsm.super_model.artefact import load_super_model
 
-    study = Study(evaluation=run.stored_evaluation())
+    study = Study(evaluation=run.stored_evaluation(), rows=run.stored_rows())
     if quick:
         study.absent = "left out by --quick"
     elif run.data is None:
@@ -50,6 +50,7 @@ def _look(run: Run, model: SuperModelFiles) -> Study:
     from fedsm.evaluation import study as looking
     from fedsm.evaluation.candidates import Candidates
     from fedsm.evaluation.evaluate import summarize_images
+    from fedsm.evaluation.row_scores import row_scores
 
     assert run.data is not None
     folder = run.folder / "super_model"
@@ -59,7 +60,8 @@ def _look(run: Run, model: SuperModelFiles) -> Study:
     check_counts(model, scores, "test")
     models = Candidates(model.settings, run.sites, model.networks, looking.CPU)
     gamma = run.results["gamma"]
-    study = looking.Study(summarize_images(model.manifest, scores, "test"), steps=looking.surface_steps(model))
+    rows = row_scores(model.manifest, scores)
+    study = looking.Study(summarize_images(model.manifest, scores, "test"), rows, steps=looking.surface_steps(model))
     _say(f"{run.name}: choosing images to show")
     for site, cases in parts["test"].items():
         study.overlays[site] = looking.pick_overlays(models, site, cases, scores[site], gamma)

@@ -17,12 +17,21 @@ class Means(Described):
     all_images: Score = Field(description="Mean over all images of all sites; `global` in results.json.")
 
 
+class DiceRow(Means):
+    """The Dice of one model."""
+
+    worst_site: Site | None = Field(description="The site with the lowest Dice.")
+    worst: Score = Field(description="That Dice.")
+    spread_over_sites: Score = Field(description="Standard deviation (n - 1) of the sites' Dice; null of one site.")
+
+
 class RunResults(Described):
     """The results of a finished run in short."""
 
     file: str = Field(description="Path of results.json, which holds everything.")
     gamma: float | None = Field(description="The threshold of Algorithm 2; null without a selector that has one.")
-    test_dice: dict[Row, Means] = Field(
+    test_images: dict[Site, int] = Field(description="How many test images each site has.")
+    test_dice: dict[Row, DiceRow] = Field(
         description="Test Dice of `global`, `personal_own`, `super_model` and `blend`, as far as the method has them."
     )
     selector_accuracy: Means | None = Field(description="How often the selector names the image's own site.")
@@ -113,5 +122,6 @@ class EvaluationEnd(Described):
 
     evaluation: EvaluationFile = Field(description="The content of [evaluation.json](results.md#evaluationjson).")
     files: dict[Name, str] = Field(
-        description="Paths of what was written: `json`, `markdown`, `csv`, and `card` for test images."
+        description="Paths of what was written: `json`, `markdown`, `csv`, `card` for test images, and"
+        " `image_scores` where the images were at hand."
     )

@@ -11,6 +11,7 @@ from app_fedsm.runs import hints
 from app_fedsm.runs.run_folder import RESULTS, RUN, events_of, newest_checkpoint
 from fedsm.core.errors import UserError
 from fedsm.core.plain_json import read_json, reading
+from fedsm.core.spread import site_spread, worst_site
 from fedsm.evaluation.tables import row_titles, selector_means
 
 
@@ -87,10 +88,21 @@ def _in_short(out: Path, results: dict) -> RunResults:
         {
             "file": str((out / RESULTS).resolve()),
             "gamma": results["gamma"],
-            "test_dice": {key: _means(row["client_avg"], row["global"]) for key, row in rows.items()},
+            "test_images": {site: counts["test"] for site, counts in results["images"].items()},
+            "test_dice": {key: _dice(row) for key, row in rows.items()},
             "selector_accuracy": accuracy and _means(*accuracy),
         }
     )
+
+
+def _dice(row: dict) -> dict:
+    worst = worst_site(row["per_site"])
+    spread = {
+        "worst_site": worst,
+        "worst": row["per_site"].get(worst),
+        "spread_over_sites": site_spread(row["per_site"]),
+    }
+    return _means(row["client_avg"], row["global"]) | spread
 
 
 def _means(client_avg: float | None, all_images: float | None) -> dict[str, float | None]:

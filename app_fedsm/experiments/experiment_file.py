@@ -55,6 +55,11 @@ class ExperimentFile(Settings):
     table: Literal["dice", "candidates"] = Field(
         default="dice", description="`dice`: one score per row. `candidates`: every model at every site."
     )
+    compare: str | None = Field(
+        default=None,
+        description="The row that all others are compared with, image by image. Default: the first one that shows a"
+        " super model, or else the first one.",
+    )
     leave_one_out: Switch = Field(
         default=False,
         description="Train once without each site and test there, for data from a hospital that took no part.",

@@ -45,6 +45,7 @@ class Experiment:
     rows: list[Row]
     seeds: list[int]
     choose: str | None
+    compare: Row
     leave_one_out: bool
     costs: bool
     skip_unfit: bool
@@ -117,7 +118,20 @@ def build_experiment(
     file = file.replace(runs=runs)
     expanded, left_out = expand_rows(file, file.base | options)
     return Experiment(
-        name, file.title or name, expanded, file.seeds, file.choose, file.leave_one_out, file.costs,
-        file.unfit == "skip", left_out, file.parallel, file.threads,
+        name, file.title or name, expanded, file.seeds, file.choose, _reference(file, expanded), file.leave_one_out,
+        file.costs, file.unfit == "skip", left_out, file.parallel, file.threads,
         Path(file.data) if file.data else None, Path(file.out or f"runs/{name}"),
     )  # fmt: skip
+
+
+def _reference(file: ExperimentFile, rows: list[Row]) -> Row:
+    """The row that the others are compared with.
+
+    Raises:
+        UserError: there is no such row.
+    """
+    if file.compare is None:
+        return next((row for row in rows if row.show == "super_model"), rows[0])
+    if found := next((row for row in rows if row.name == file.compare), None):
+        return found
+    raise UserError(f"compare: {file.compare!r} is no row", remedy=f"it may be {', '.join(row.name for row in rows)}")

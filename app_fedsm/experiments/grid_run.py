@@ -16,18 +16,16 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from app_fedsm.config.names import CENTRALIZED
 from app_fedsm.experiments.grid import Run
+from app_fedsm.experiments.grid_scores import score_run, site_cache
 from fedsm.core.errors import UserError
 from fedsm.core.files import write_json
 from fedsm.core.private_files import keep_private
 from fedsm.core.settings import JobSettings
 from fedsm.core.text import one_line
-
-if TYPE_CHECKING:
-    from fedsm.data.cache import SiteCache
+from fedsm.evaluation.row_scores import FILE as IMAGE_SCORES
 
 SPEC = "experiment.json"
 LOG = "experiment.log"
@@ -76,7 +74,8 @@ def state_of(folder: Path, spec: dict) -> str:
                 f"{folder} holds a run with another {key!r}", remedy="choose another --out, or delete the folder"
             )
     if finished:
-        return "done" if spec["unseen"] is None or (folder / UNSEEN).is_file() else "resume"
+        needed = [IMAGE_SCORES, *([UNSEEN] if spec["unseen"] else [])]
+        return "done" if all((folder / name).is_file() for name in needed) else "resume"
     return "resume" if rounds_done(folder) else "start"
 
 
@@ -94,6 +93,9 @@ def complete(folder: Path, spec: dict) -> None:
         train(settings, root, spec["sites"], folder, spec["threads"], cache)
     if spec["unseen"] and not (folder / UNSEEN).is_file():
         write_json(folder / UNSEEN, test_on(folder, settings, data, spec["unseen"], cache))
+    if not (folder / IMAGE_SCORES).is_file():
+        sites = [spec["unseen"]] if spec["unseen"] else spec["sites"]
+        write_json(folder / IMAGE_SCORES, score_run(folder, settings, data, sites, cache))
 
 
 def _link_sites(root: Path, data: Path, sites: list[str]) -> Path:
@@ -137,18 +139,11 @@ def test_on(folder: Path, settings: JobSettings, data: Path, site: str, cache: P
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = load_super_model(folder / "super_model")
-    part = load_site(data / site, site, settings, cache=_site_cache(cache, site))["test"]
+    part = load_site(data / site, site, settings, cache=site_cache(cache, site))["test"]
     evaluation = evaluate_candidates(
         settings, model.manifest["sites"], model.networks, lambda: part.batches(settings.batch_size, device), device
     )
     return {"site": site, "gamma": model.manifest["gamma"], "evaluation": evaluation}
-
-
-def _site_cache(cache: Path, site: str) -> SiteCache:
-    from fedsm.client.site_file import CACHE_BUDGET
-    from fedsm.data.cache import SiteCache
-
-    return SiteCache(cache / site, CACHE_BUDGET, os.cpu_count() or 1)
 
 
 def _end_with_parent() -> None:

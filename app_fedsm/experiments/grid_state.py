@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from app_fedsm.experiments.grid import Experiment, Run
+from app_fedsm.experiments.grid_fair import ROWS_OF_IMAGES, compare_rows, paired_csv
 from app_fedsm.experiments.grid_format import as_csv
+from app_fedsm.experiments.grid_report import report
 from app_fedsm.experiments.grid_rows import Row, slug
 from app_fedsm.experiments.grid_run import UNSEEN, spec_of, state_of
-from app_fedsm.experiments.grid_tables import choose, labels_of, report, table_lines
+from app_fedsm.experiments.grid_tables import choose, labels_of, table_lines
 from fedsm.core.errors import UserError
 from fedsm.core.files import write_text
+from fedsm.evaluation.row_scores import FILE as IMAGE_SCORES
+from fedsm.evaluation.row_scores import from_plain
 
 
 class Grid:
@@ -99,10 +103,12 @@ class Grid:
         return waiting
 
     def write_tables(self) -> str:
-        """Writes table.md, table.csv and those beside it (a label's, selection.csv); returns the text of table.md."""
+        """Writes table.md, table.csv and those beside it (a label's, selection.csv, paired.csv); returns table.md."""
         notes = self.notes + [f"{folder.relative_to(self.out)} failed: {why}" for folder, why in self.failed.items()]
         text = report(self.experiment, self.outcomes, self.sites, notes)
         files = {"table.md": text, "table.csv": as_csv(table_lines(self.experiment, self.outcomes, self.sites))}
+        if compared := compare_rows(self.experiment, self.outcomes):
+            files["paired.csv"] = paired_csv(compared, self.experiment.compare.name)
         if self.experiment.leave_one_out:
             lines = table_lines(self.experiment, self.outcomes, self.sites, selection=True)
             files["selection.csv"] = as_csv(lines)
@@ -123,6 +129,7 @@ def unique(runs: Iterable[Run]) -> list[Run]:
 
 def _results(folder: Path) -> dict:
     results = json.loads((folder / "results.json").read_text())
+    results[ROWS_OF_IMAGES] = from_plain(json.loads((folder / IMAGE_SCORES).read_text()), results.get("run_id"))
     if (folder / UNSEEN).is_file():
         results["unseen"] = json.loads((folder / UNSEEN).read_text())
     return results

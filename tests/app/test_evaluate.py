@@ -54,6 +54,25 @@ def test_same_as_the_federation_measured(run, out):
     assert evaluation["reliability"]["accuracy"] == pytest.approx(right)
 
 
+def test_models_are_compared_on_the_same_images(out):
+    """The difference of the means, with an interval, in the tables and in the file; images only under digests."""
+    evaluation = json.loads((out / "evaluation.json").read_text())
+    assert [(e["first"], e["second"]) for e in evaluation["paired"]] == [
+        ("super_model", "global"), ("super_model", "personal_own"), ("personal_own", "global"),
+    ]  # fmt: skip
+    for entry in evaluation["paired"]:
+        one, two = (evaluation["averages"][entry[key]]["dice"]["mean"] for key in ("first", "second"))
+        for average in ("client_avg", "global"):
+            assert entry[average]["mean"] == pytest.approx(one[average]["mean"] - two[average]["mean"], abs=1e-9)
+        assert 0 < entry["p"] <= 1 and entry["images"] == sum(evaluation["images"].values())
+    text = (out / "evaluation.md").read_text()
+    assert "| super model - global " in text and "Wilcoxon" in text and "| images (patients)" in text
+    assert "worst site" in text and "spread over sites" in text
+    single = (out / "image_scores.json").read_text()
+    assert "case_" not in single and (out / "image_scores.json").stat().st_mode & 0o77 == 0
+    assert len(json.loads(single)["sites"]["site-1"]["images"]) == evaluation["images"]["site-1"]
+
+
 def test_both_accuracies_of_the_selector_are_shown_and_labelled(run, data_root, out, tmp_path, capsys):
     """The mean over sites and the share of all images, the same two in the run's table and in the evaluation."""
     results = json.loads((run / "results.json").read_text())

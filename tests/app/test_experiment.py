@@ -21,6 +21,7 @@ from app_fedsm.experiments.grid import build_experiment
 from app_fedsm.experiments.grid_run import SPEC, UNSEEN, complete, spec_of, state_of
 from app_fedsm.runs import run_folder, simulate
 from fedsm.core.errors import UserError
+from fedsm.evaluation.row_scores import FILE as IMAGE_SCORES
 from tests.helpers.grid_tools import SITES, SMALL, build, make_grid, starter
 from tests.helpers.processes import processes_of
 from tests.helpers.small_jobs import write_site
@@ -89,6 +90,8 @@ def test_state_of_a_run(tmp_path):
     assert state_of(run.folder, spec()) == "resume"
     finished = {"settings": run.settings.to_dict(), "validation": {"super_model": None}}
     (run.folder / "results.json").write_text(json.dumps(finished))
+    assert state_of(run.folder, spec()) == "resume", "the scores of single images are not there yet"
+    (run.folder / IMAGE_SCORES).write_text("{}")
     assert state_of(run.folder, spec()) == "done"
     assert state_of(run.folder, spec() | {"threads": 1, "cache": "other"}) == "done"
     other = build("{base: {rounds: 9}, runs: {A: {method: fedavg}}}", out=tmp_path)
@@ -164,6 +167,11 @@ def test_a_real_grid(tmp_path, capsys):
     }  # fmt: skip
     assert sorted(p.name for p in (tmp_path / "out" / "cache").iterdir()) == ["alpha", "beta"], "one for all runs"
     assert not list((tmp_path / "out" / "runs").rglob("cache"))
+    compared = [row for row in csv.DictReader((tmp_path / "out" / "paired.csv").open()) if row["site"] == "all images"]
+    assert [(row["first"], row["second"], row["images"]) for row in compared] == [("P", "C", "4"), ("P", "G", "4")]
+    for row in compared:
+        dice = {line["run"]: float(line["all images"]) for line in rows}
+        assert float(row["mean"]) == pytest.approx(dice["P"] - dice[row["second"]], abs=1e-5)
     assert not processes_of(tmp_path)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "runs").rglob("*")}
     assert main(command) == 0 and capsys.readouterr().out == text
@@ -190,6 +198,8 @@ def test_a_real_run_without_a_site(tmp_path):
     first = json.loads((run.folder / UNSEEN).read_text())
     assert first["evaluation"]["images"] == 2 and set(first["evaluation"]["argmax"]) == {"alpha", "gamma"}
     assert set(first["evaluation"]["dice"]) == {"global", "personal.alpha", "personal.gamma"}
+    scores = json.loads((run.folder / IMAGE_SCORES).read_text())["sites"]
+    assert list(scores) == ["beta"] and set(scores["beta"]["dice"]) == {"super_model", "global"}
     (run.folder / UNSEEN).unlink()
     assert state_of(run.folder, spec) == "resume"
     stamp = (run.folder / "results.json").stat().st_mtime_ns

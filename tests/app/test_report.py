@@ -131,6 +131,54 @@ def test_best_in_bold(runs):
         assert any(j == column for _, j in bold)
 
 
+def test_runs_are_compared_on_the_same_images(report):
+    """Three runs of one seed: three pairs, and the models of FedSM among themselves."""
+    rows = re.findall(r'<th scope="row">([^<]+ - [^<]+)</th>', report.read_text())
+    assert rows == [
+        "fedsm: super model - global", "fedsm: super model - personal, own site", "fedsm: personal, own site - global",
+        "fedsm (super model) - local (personal, own site)", "fedsm (super model) - pool (global)",
+        "local (personal, own site) - pool (global)",
+    ]  # fmt: skip
+
+
+def test_a_quick_report_compares_what_was_stored(runs, data_root, tmp_path):
+    """`fedsm evaluate RUN DATA -o RUN` leaves the scores of single images; another seed has other images."""
+    names = {"one": runs[0], "two": runs[0], "bare": runs[1]}
+    for name, run in names.items():
+        shutil.copytree(run, tmp_path / name)
+    assert main(["evaluate", str(tmp_path / "one"), str(data_root), "-o", str(tmp_path / "one")]) == 0
+    file = tmp_path / "two" / "image_scores.json"
+    shutil.copy(tmp_path / "one" / "image_scores.json", file)
+    command = ["report", *(str(tmp_path / name) for name in names), "--quick"]
+    assert main([*command, "-o", str(tmp_path / "r.html")]) == 0
+    text = (tmp_path / "r.html").read_text()
+    assert "one (super model) - two (super model)" in text and "bare compared with other runs: no scores" in text
+    content = json.loads(file.read_text())
+    content["sites"]["site-1"]["images"][0] = "0"
+    file.write_text(json.dumps(content))
+    assert main([*command, "-o", str(tmp_path / "s.html")]) == 0
+    assert "two (super model): these runs were tested on different images" in (tmp_path / "s.html").read_text()
+
+
+def test_a_site_that_does_better_alone_is_a_warning(runs, tmp_path):
+    """Local is made to have 0.99 at site-2; the centralized run is no federation, and another seed has other images."""
+    for name, run in zip(("fedsm", "local", "pool"), runs, strict=True):
+        shutil.copytree(run, tmp_path / name)
+    file = tmp_path / "local" / "results.json"
+    results = json.loads(file.read_text())
+    own = dict.fromkeys(SITES, 0.0) | {SITES[1]: 0.99}
+    results["test"]["personal_own"]["per_site"] = own
+    file.write_text(json.dumps(results))
+    command = ["report", *(str(tmp_path / name) for name in ("fedsm", "local", "pool")), "--quick"]
+    assert main([*command, "-o", str(tmp_path / "r.html")]) == 0
+    told = re.findall(r'<p class="warning">([^<]+)</p>', (tmp_path / "r.html").read_text())
+    assert len(told) == 3 and all(f"is worse than local at {SITES[1]} (" in line for line in told)
+    assert told[-1].startswith("fedsm: FedSM ") and told[-1].endswith("against 0.9900): that hospital would leave.")
+    file.write_text(json.dumps(results | {"seed": 7}))
+    assert main([*command, "-o", str(tmp_path / "s.html")]) == 0
+    assert 'class="warning"' not in (tmp_path / "s.html").read_text()
+
+
 def test_quick_says_what_it_leaves_out(runs, tmp_path):
     file = tmp_path / "quick.html"
     assert main(["report", str(runs[0]), "--quick", "-o", str(file)]) == 0

@@ -45,3 +45,10 @@ def test_seeded_and_different_at_each_site():
     again = [resample(values, patients, 3, "x").totals for _ in range(2)]
     assert (again[0] == again[1]).all()
     assert (resample(values, patients, 3, "y").totals != again[0]).any()
+
+
+def test_draws_do_not_depend_on_how_patients_are_named():
+    """A file of scores has digests of their names."""
+    values = np.arange(5.0)
+    drawn = [resample(values, patients, 0, "x").totals for patients in (list("abbca"), list("zyyxz"))]
+    assert (drawn[0] == drawn[1]).all()

@@ -40,7 +40,7 @@ def test_joined_reports_are_the_evaluation_of_all_images():
     """All but the intervals of averages, which come from standard errors."""
     whole, joined = summarize_images(MANIFEST, EVERY, "test"), join(MANIFEST, reports(private=True), "test", 0)
     assert list(whole) == list(joined) and list(whole["models"]) == list(joined["models"])
-    for key in whole.keys() - {"averages", "bootstrap", "reliability", "gammas"}:
+    for key in whole.keys() - {"averages", "bootstrap", "reliability", "gammas", "paired"}:
         assert whole[key] == joined[key], key
     assert whole["gammas"] == joined["gammas"] and len(whole["gammas"]) == 3
     assert whole["averages"].keys() == joined["averages"].keys()
@@ -53,6 +53,23 @@ def test_joined_reports_are_the_evaluation_of_all_images():
                     assert other["low"] < other["mean"] < other["high"]
 
 
+def test_joined_differences_are_those_of_all_images():
+    """Each site's interval is the same, down to the draws; a site sends no p-value."""
+    whole = summarize_images(MANIFEST, EVERY, "test")["paired"]
+    joined = join(MANIFEST, reports(private=True), "test", 0)["paired"]
+    pairs = [("super_model", "global"), ("super_model", "personal_own"), ("personal_own", "global")]
+    assert [(e["first"], e["second"]) for e in whole] == [(e["first"], e["second"]) for e in joined] == pairs
+    for one, two in zip(whole, joined, strict=True):
+        assert 0 < one["p"] <= 1 and two["p"] is None
+        assert (one["images"], one["patients"]) == (two["images"], two["patients"]) == (12, 11)
+        for site in SITES:
+            expected = {k: one["per_site"][site][k] for k in ("mean", "low", "high", "error")}
+            assert {k: two["per_site"][site][k] for k in expected} == pytest.approx(expected, abs=1e-12)
+        for average in ("client_avg", "global"):
+            assert two[average]["mean"] == pytest.approx(one[average]["mean"], abs=1e-12)
+            assert -1 <= two[average]["low"] < two[average]["mean"] < two[average]["high"] <= 1
+
+
 def test_few_patients_keep_their_intervals_at_home():
     """Of three patients the lower bound is the worst one's score: P(all draws are it) = 1/27 > 2.5 %."""
     three = scores(2, ["x", "y", "z"])
@@ -61,6 +78,7 @@ def test_few_patients_keep_their_intervals_at_home():
     assert site_interval(drawn["global"]["dice"]["mean"])["low"] == pytest.approx(worst)
     sent = report_of(MANIFEST, "a", three, drawn, private=True)["models"]["global"]["dice"]["mean"]
     assert sent["low"] is sent["high"] is sent["error"] is None and sent["mean"] > worst
+    assert report_of(MANIFEST, "a", three, drawn, private=True)["paired"][0]["low"] is None
     kept = report_of(MANIFEST, "a", three, drawn)["models"]["global"]["dice"]["mean"]
     assert kept["low"] == pytest.approx(worst)
     joined = join(MANIFEST, {"a": report_of(MANIFEST, "a", three, drawn, private=True)}, "test", 0)

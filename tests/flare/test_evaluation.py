@@ -152,6 +152,8 @@ LIES = {
     "value of dice": lambda r: r["models"]["global"]["dice"]["cup"].update(mean=1.5),
     "value of iou": lambda r: r["models"]["global"]["iou"]["cup"].update(mean=float("nan")),
     "value of hd95": lambda r: r["models"]["global"]["hd95"]["cup"].update(mean="far"),
+    "paired comparisons are others": lambda r: r["paired"].pop(),
+    "a difference is out of range": lambda r: r["paired"][0].update(low=-1.5),
     "gammas are others": lambda r: r["gammas"].pop(),
     "Dice at a gamma": lambda r: r["gammas"][0].update(dice=-0.1),
     "add up": lambda r: r["confusion"].update({"personal.site-1": 99}),

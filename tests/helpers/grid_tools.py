@@ -7,6 +7,7 @@ from app_fedsm.experiments.grid import build_experiment
 from app_fedsm.experiments.grid_run import SPEC
 from app_fedsm.experiments.grid_state import Grid
 from fedsm.core.yaml_file import parse_value
+from fedsm.evaluation.row_scores import FILE as IMAGE_SCORES
 
 SITES = ["a", "b"]
 SMALL = {
@@ -45,15 +46,16 @@ def results(dice: float, validation: float, run, sites=SITES) -> dict:
         "images": {s: {"test": 2 + i, "validation": 1} for i, s in enumerate(sites)},
         "validation": {"best": {"global": {"score": validation - 0.1}}, "super_model": validation},
         "test": {
-            "global": table, "super_model": better,
+            "global": table, "personal_own": table, "super_model": better,
             "selector_accuracy": {"per_site": {"a": 0.5, "b": 1.0}, "mean": 0.75},
             "candidates": {s: {"personal.a": 0.5 + 0.2 * i, "personal.b": 0.3} for i, s in enumerate(sites)},
         },
     }  # fmt: skip
 
 
-def starter(scores, started: list | None = None):
-    """Stands in for a run's process: `scores(run)` gives (dice, validation), or None for a run that fails."""
+def starter(scores, started: list | None = None, image_scores=None):
+    """Stands in for a run's process: `scores(run)` gives (dice, validation), or None for a run that fails;
+    `image_scores(run)` what its file of the same name holds."""
 
     def start(run, spec):
         if started is not None:
@@ -65,6 +67,7 @@ def starter(scores, started: list | None = None):
             (run.folder / "experiment.log").write_text("first\nsite 'a' is gone\n")
             return Done(1)
         (run.folder / "results.json").write_text(json.dumps(results(*score, run)))
+        (run.folder / IMAGE_SCORES).write_text(json.dumps(image_scores(run) if image_scores else {"absent": "a test"}))
         return Done(0)
 
     return start

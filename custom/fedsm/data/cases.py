@@ -10,9 +10,9 @@ import torch
 
 from fedsm.core.errors import UserError
 from fedsm.core.settings import JobSettings
-from fedsm.data.dataset import load_pair
+from fedsm.data.dataset import Part, load_pair
 from fedsm.data.patients import patients_of
-from fedsm.data.readers import pixel_spacing, read
+from fedsm.data.readers import pixel_spacing, read, slice_count, stem
 from fedsm.data.site_folder import Pair, list_pairs, site_folders
 from fedsm.data.site_rules import RESEARCH, SiteRules
 from fedsm.data.split import PARTS, split_site
@@ -85,6 +85,15 @@ class SiteCases:
             row, column = voxel or (1.0, 1.0)
             spacing = (row * height / size, column * width / size)
             yield Case(pair.stem, patient, self.part, images, labels, spacing, "mm" if voxel else "px")
+
+
+def part_cases(part: Part, name: str) -> Iterator[Case]:
+    """The files of a part that was loaded for training; distances are then in pixels of the network's size."""
+    start = 0
+    for file, patient in part.files:
+        rows = slice(start, start + slice_count(file))
+        yield Case(stem(file), patient, name, part.images[rows], part.labels[rows], (1.0, 1.0), "px")
+        start = rows.stop
 
 
 def data_folders(root: Path) -> dict[str, Path]:

@@ -48,13 +48,21 @@ def resample(values: np.ndarray, patients: list[str], seed: int, site: str) -> R
         seed: fixes the draws.
         site: the site's name; part of the seed.
     """
-    names, group = np.unique(patients, return_inverse=True)
+    names, first, group = np.unique(patients, return_index=True, return_inverse=True)
+    group = first.argsort().argsort()[group]  # numbered as they come: the draws do not depend on how patients are named
     values = np.asarray(values, np.float64)
     totals = np.bincount(group, values, len(names))
     counts = np.bincount(group, minlength=len(names))
     rng = np.random.default_rng(derive_seed(seed, site, "bootstrap"))
     drawn = rng.integers(0, len(names), (DRAWS, len(names)))
     return Resampled(float(values.mean()), len(values), totals[drawn].sum(1), counts[drawn].sum(1), len(names))
+
+
+def difference(first: Resampled, second: Resampled) -> Resampled:
+    """First minus second of two models' values on the same images of a site, drawn with the same seed: the samples are
+    of the same patients."""
+    mean, totals = first.mean - second.mean, first.totals - second.totals
+    return Resampled(mean, first.count, totals, first.counts, first.patients)
 
 
 def site_interval(site: Resampled, bounds: bool = True) -> dict:
@@ -80,7 +88,7 @@ def pooled(sites: list[Resampled]) -> dict:
     return _interval(mean, totals / counts, sites)
 
 
-def from_errors(sites: list[dict], weights: list[float], most: float | None) -> dict:
+def from_errors(sites: list[dict], weights: list[float], most: float | None, least: float = 0.0) -> dict:
     """A weighted mean of sites' means, for those who have the intervals and not the draws.
 
     error = sqrt(sum_k (w_k error_k)^2) / sum_k w_k, and the interval is that of a normal distribution, cut off where
@@ -89,14 +97,19 @@ def from_errors(sites: list[dict], weights: list[float], most: float | None) -> 
     Args:
         sites: what `site_interval` gave for each.
         weights: of the sites.
-        most: the largest value that there is; the smallest is 0.
+        most: the largest value that there is; None: there is none.
+        least: the smallest one.
     """
     mean = sum(w * s["mean"] for s, w in zip(sites, weights, strict=True)) / sum(weights)
     if any(s["error"] is None for s in sites):
         return {"mean": mean, "low": None, "high": None}
     error = math.hypot(*(w * s["error"] for s, w in zip(sites, weights, strict=True))) / sum(weights)
     reach = NormalDist().inv_cdf((1 + LEVEL) / 2) * error
-    return {"mean": mean, "low": max(mean - reach, 0.0), "high": min(mean + reach, math.inf if most is None else most)}
+    return {
+        "mean": mean,
+        "low": max(mean - reach, least),
+        "high": min(mean + reach, math.inf if most is None else most),
+    }
 
 
 def _interval(mean: float, means: np.ndarray, sites: list[Resampled]) -> dict:

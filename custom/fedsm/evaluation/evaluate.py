@@ -6,7 +6,8 @@ from fedsm.evaluation.bootstrap import DRAWS, LEVEL, client_average, from_errors
 from fedsm.evaluation.calibration import join_reliability
 from fedsm.evaluation.image_scores import ImageScores
 from fedsm.evaluation.metrics import HD95, METRICS
-from fedsm.evaluation.site_report import MEAN, Draws, draw, models_of, report_of
+from fedsm.evaluation.row_scores import paired_rows, row_scores
+from fedsm.evaluation.site_report import MEAN, Draws, draw, models_of, pairs_of, report_of
 
 FILE = "evaluation.json"
 
@@ -26,6 +27,7 @@ def summarize_images(manifest: dict, scores: dict[str, ImageScores], part: str, 
     drawn = {site: draw(manifest, site, s, seed) for site, s in scores.items()}
     reports = {site: report_of(manifest, site, s, drawn[site]) for site, s in scores.items()}
     evaluation = join(manifest, reports, part, seed) | {"averages": _drawn_averages(manifest, drawn)}
+    evaluation["paired"] = paired_rows(row_scores(manifest, scores), seed)
     evaluation["bootstrap"]["averages"] = "draws"
     return evaluation
 
@@ -45,6 +47,7 @@ def join(manifest: dict, reports: dict[str, dict], part: str, seed: int) -> dict
         "bootstrap": {"draws": DRAWS, "level": LEVEL, "by": "patient", "seed": seed, "averages": "errors"},
         "models": models,
         "averages": {model: _averages(manifest, reports, by_site) for model, by_site in models.items()},
+        "paired": [_paired(reports, pair) for pair in pairs_of(models)],
         "gammas": _sweep(selecting),
         "selected": {site: r["selected"] for site, r in selecting.items() if r["selected"] is not None},
         "confusion": {site: r["confusion"] for site, r in selecting.items()},
@@ -85,6 +88,27 @@ def _averages(manifest: dict, reports: dict[str, dict], by_site: dict[str, dict]
                 "global": from_errors(values, images, most),
             }
     return averages
+
+
+def _paired(reports: dict[str, dict], pair: tuple[str, str]) -> dict:
+    """Two rows compared on the same images, as `fedsm.evaluation.paired.compare` does it; sites send no p-value."""
+    per_site = {}
+    for site, report in reports.items():
+        for entry in report["paired"]:
+            if (entry["first"], entry["second"]) == pair:
+                interval = {key: entry[key] for key in ("mean", "low", "high", "error")}
+                per_site[site] = interval | {"p": None} | {key: report[key] for key in ("images", "patients")}
+    found, images = list(per_site.values()), [value["images"] for value in per_site.values()]
+    return {
+        "first": pair[0],
+        "second": pair[1],
+        "per_site": per_site,
+        "client_avg": from_errors(found, [1] * len(found), 1.0, -1.0),
+        "global": from_errors(found, images, 1.0, -1.0),
+        "p": None,
+        "images": sum(images),
+        "patients": sum(value["patients"] for value in found),
+    }
 
 
 def _sweep(reports: dict[str, dict]) -> list[dict]:

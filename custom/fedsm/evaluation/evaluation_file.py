@@ -28,6 +28,26 @@ class Averages(Described):
     global_: Interval = Field(alias="global", description="Mean over all images of all sites.")
 
 
+class SiteDifference(SiteInterval):
+    """The difference of two models at one site."""
+
+    p: Score = Field(description="Wilcoxon's signed-rank test on the patients' mean differences, two-sided; a site that"
+                     " evaluated at home sends none.")  # fmt: skip
+    images: int = Field(description="How many.")
+    patients: int = Field(description="How many.")
+
+
+class PairedComparison(Averages):
+    """Two models on the same images: the difference in Dice (mean over labels), first minus second."""
+
+    first: Model = Field(description="`super_model`, or `personal_own`: each site's own model.")
+    second: Model = Field(description="`personal_own` or `global`.")
+    per_site: dict[Site, SiteDifference] = Field(description="At each site that has both.")
+    p: Score = Field(description="Wilcoxon's test on all patients of all sites; null in a federation.")
+    images: int = Field(description="Of all sites.")
+    patients: int = Field(description="Of all sites.")
+
+
 class SuperModelNote(Described):
     """What was evaluated."""
 
@@ -94,6 +114,7 @@ class EvaluationFile(Described):
         description="Scores of the super model, of each site's own model and of every model on every site."
     )
     averages: dict[Model, dict[Metric, dict[Label, Averages]]] = Field(description="The same over sites.")
+    paired: list[PairedComparison] = Field(description="The models compared on the same images.")
     gammas: list[GammaRow] = Field(description="One row per gamma; empty for a selector without a threshold.")
     selected: dict[Site, dict[Model, int]] = Field(description="Images of a site that each model was used for.")
     confusion: dict[Site, dict[Model, int]] = Field(description="The selector's first choice, before gamma.")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
 import torch
 
@@ -27,6 +27,7 @@ class ImageScores:
         scores: model name -> metric -> (N, L).
         yhat: (N, K), or (N, K + 1) for a selector of all models; None without one.
         unit: of the distances.
+        names: file and slice of each image; never leaves the site.
     """
 
     patients: list[str]
@@ -35,6 +36,7 @@ class ImageScores:
     scores: dict[str, dict[str, torch.Tensor]]
     yhat: torch.Tensor | None
     unit: str
+    names: list[str] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.patients)
@@ -54,13 +56,15 @@ class ImageScores:
         if self.rule == MIXTURE:
             return self.scores[SUPER]
         chosen, rows = self.chosen(gamma), torch.arange(len(self))
-        return {m: torch.stack([self.scores[name][m] for name in self.order])[chosen, rows] for m in METRICS}
+        metrics = self.scores[self.order[0]]
+        return {m: torch.stack([self.scores[name][m] for name in self.order])[chosen, rows] for m in metrics}
 
 
 @torch.no_grad()
 def score_images(
-    models: Candidates, cases: Iterable[Case], batch_size: int, device: torch.device, done: Callable[[], object]
-) -> ImageScores:
+    models: Candidates, cases: Iterable[Case], batch_size: int, device: torch.device, done: Callable[[], object],
+    metrics: Sequence[str] = METRICS,
+) -> ImageScores:  # fmt: skip
     """Walks the files of a site once.
 
     Args:
@@ -69,10 +73,11 @@ def score_images(
         batch_size: slices at once.
         device: where to compute.
         done: called after each file.
+        metrics: which are computed.
     """
     names = [*models.nets, *([SUPER] if models.rule == MIXTURE else [])]
-    scores: dict[str, dict[str, list]] = {name: {m: [] for m in METRICS} for name in names}
-    patients, yhat, units = [], [], set()
+    scores: dict[str, dict[str, list]] = {name: {m: [] for m in metrics} for name in names}
+    patients, files, yhat, units = [], [], [], set()
     for case in cases:
         for images, labels in zip(case.images.split(batch_size), case.labels.split(batch_size), strict=True):
             images, truth = images.to(device), labels > 0
@@ -83,11 +88,12 @@ def score_images(
             if models.rule == MIXTURE:
                 masks[SUPER] = mix(yhat[-1], torch.stack([logits[n] for n in models.order])) > 0.5
             for name, mask in masks.items():
-                for metric, values in metrics_per_image(mask, truth, case.spacing).items():
+                for metric, values in metrics_per_image(mask, truth, case.spacing, metrics).items():
                     scores[name][metric].append(values)
         patients += [case.patient] * len(case.images)
+        files += [f"{case.stem}/{i}" for i in range(len(case.images))]
         units.add(case.unit)
         done()
     joined = {name: {m: torch.cat(parts) for m, parts in by.items()} for name, by in scores.items()}
     unit = units.pop() if len(units) == 1 else "px or mm"
-    return ImageScores(patients, models.order, models.rule, joined, torch.cat(yhat) if yhat else None, unit)
+    return ImageScores(patients, models.order, models.rule, joined, torch.cat(yhat) if yhat else None, unit, files)

@@ -6,6 +6,7 @@ from fedsm.core.spread import spread_cells
 from fedsm.core.tables import csv_table, markdown_table
 from fedsm.evaluation.image_scores import SUPER
 from fedsm.evaluation.metrics import DICE, HD95, METRICS, TITLES
+from fedsm.evaluation.paired_table import NOTE, paired_cells, paired_head
 from fedsm.evaluation.site_report import LEAST_PATIENTS, MEAN, OWN
 from fedsm.evaluation.tables import ALL_IMAGES, CLIENT_AVG, accuracy_means, dice_head
 from fedsm.selectors.inference import GLOBAL, personal
@@ -51,6 +52,16 @@ def _digits(metric: str) -> int:
     return 1 if metric == HD95 else 3
 
 
+def paired_table(evaluation: dict) -> str:
+    """The rows compared with each other, image by image."""
+    sites = list(evaluation["images"])
+    rows = [
+        paired_cells(f"{ROWS[found['first']]} - {ROWS[found['second']]}", found, sites)
+        for found in evaluation["paired"]
+    ]
+    return markdown_table(paired_head(sites), rows)
+
+
 def selector_text(evaluation: dict) -> str:
     """The selector's accuracy, over sites and over all images, and how well it is calibrated; empty without one."""
     found = evaluation["reliability"]
@@ -91,6 +102,8 @@ def evaluation_markdown(evaluation: dict) -> str:
     if len(evaluation["labels"]) > 1:
         for label in evaluation["labels"]:
             text += [f"## {label}", *(score_table(evaluation, metric, label) for metric in METRICS)]
+    if evaluation["paired"]:
+        text += ["## Models compared on the same images", NOTE, paired_table(evaluation)]
     candidates = [m for m in evaluation["models"] if m not in (SUPER, OWN)]
     matrix = [[m, *(f"{evaluation['models'][m][s][DICE][MEAN]['mean']:.3f}" for s in sites)] for m in candidates]
     text += ["## Every model on every site", markdown_table(["Dice", *sites], matrix)]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import warnings
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -36,23 +37,32 @@ def check_metrics() -> None:
 
 
 def metrics_per_image(
-    prediction: torch.Tensor, truth: torch.Tensor, spacing: tuple[float, float]
+    prediction: torch.Tensor, truth: torch.Tensor, spacing: tuple[float, float], metrics: Sequence[str] = METRICS
 ) -> dict[str, torch.Tensor]:
-    """All metrics of a batch.
+    """The metrics of a batch.
 
     Args:
         prediction: (B, L, H, W) boolean.
         truth: (B, L, H, W) boolean.
         spacing: from row to row and from column to column, in the unit of the distance.
+        metrics: which; all but Dice take MONAI, and the distance most of the time.
 
     Returns:
         metric -> (B, L) float tensor on the CPU.
     """
+    prediction, truth = prediction.cpu(), truth.cpu()
+    measures: dict[str, Callable[[], torch.Tensor]] = {
+        DICE: lambda: dice_per_image(prediction, truth),
+        IOU: lambda: _iou(prediction, truth),
+        HD95: lambda: _hd95(prediction, truth, spacing),
+    }
+    return {metric: measures[metric]() for metric in metrics}
+
+
+def _iou(prediction: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
     from monai.metrics import compute_iou
 
-    prediction, truth = prediction.cpu(), truth.cpu()
-    iou = compute_iou(prediction.float(), truth.float(), ignore_empty=False)
-    return {DICE: dice_per_image(prediction, truth), IOU: iou, HD95: _hd95(prediction, truth, spacing)}
+    return compute_iou(prediction.float(), truth.float(), ignore_empty=False)
 
 
 def _hd95(prediction: torch.Tensor, truth: torch.Tensor, spacing: tuple[float, float]) -> torch.Tensor:

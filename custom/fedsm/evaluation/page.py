@@ -34,6 +34,11 @@ def absent(reason: str) -> Markup:
     return Markup('<p class="absent">Not shown: {}.</p>').format(reason)
 
 
+def warning(text: str) -> Markup:
+    """Says what a reader must not overlook."""
+    return Markup('<p class="warning">{}.</p>').format(text)
+
+
 def figures(items: list[Markup], wide: bool = False) -> Markup:
     """Figures beside each other where there is room."""
     return Markup('<div class="figures{}">{}</div>').format(" wide" if wide else "", Markup("").join(items))

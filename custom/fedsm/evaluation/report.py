@@ -12,6 +12,7 @@ from fedsm.evaluation.figure_style import Plates, site_colours
 from fedsm.evaluation.markdown import selector_text
 from fedsm.evaluation.overlays import overlay_sheet
 from fedsm.evaluation.page import Section, absent, figures, glossary, page, paragraph
+from fedsm.evaluation.report_fair import below_local, comparisons
 from fedsm.evaluation.runs import Run
 from fedsm.evaluation.study import Study
 
@@ -32,6 +33,10 @@ _WORDS = {
     "super model": "Global model, personal models and selector together: Algorithm 2 of Xu et al., CVPR 2022.",
     "client average": "The mean over sites of each site's mean: every site counts the same (client avg).",
     "all images": "The mean over all images of all sites: every image counts the same, so large sites count more.",
+    "worst site": "The site with the lowest score of a row, and that score. The spread over sites is the standard"
+    " deviation (n - 1) of the sites' scores: an average hides a hospital that loses.",
+    "paired comparison": "Two models on the same images. How hard an image is falls out of the difference, so a small"
+    " gain can be told from chance.",
     "Dice": "Overlap of prediction and truth, from 0 to 1, for each image and label at threshold 0.5. Two empty masks"
     " count 1.",
     "IoU": "Intersection over union: as Dice, but stricter.",
@@ -71,7 +76,8 @@ class Report:
         return page(f"FedSM report: {methods} on {tasks}", subtitle, sections, patients)
 
     def _summary(self) -> Section:
-        parts = [tables.settings_table(self._all), tables.dice_table(self._all, self._sites)]
+        parts = [tables.settings_table(self._all), tables.dice_table(self._all, self._sites), *below_local(self._all)]
+        parts += comparisons(self._all, self._studies, self._sites)
         without: dict[str, list[str]] = {}
         for run in self._all:
             if evaluation := self._studies[run.name].evaluation:

@@ -11,6 +11,8 @@ from fedsm.core.names import check_run_id, check_site_names
 from fedsm.core.plain_json import read_json
 from fedsm.core.settings import JobSettings
 from fedsm.core.text import printable
+from fedsm.evaluation.row_scores import FILE as IMAGE_SCORES
+from fedsm.evaluation.row_scores import Sites, from_plain
 
 CENTRALIZED = "centralized"
 
@@ -58,6 +60,13 @@ class Run:
         except (OSError, ValueError, KeyError, TypeError):
             return None
         return evaluation if same else None
+
+    def stored_rows(self) -> Sites | None:
+        """The run's Dice of single images (written by `fedsm evaluate RUN DATA -o RUN` and by experiments), if any."""
+        try:
+            return from_plain(read_json(self.folder / IMAGE_SCORES), self.results.get("run_id"))
+        except (OSError, ValueError):
+            return None
 
 
 def open_runs(folders: list[Path], data: Path | None) -> list[Run]:

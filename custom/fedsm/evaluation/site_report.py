@@ -7,9 +7,11 @@ interval are the scores of single patients (of three, the worst one alone is dra
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 import torch
 
-from fedsm.evaluation.bootstrap import Resampled, resample, site_interval
+from fedsm.evaluation.bootstrap import Resampled, difference, resample, site_interval
 from fedsm.evaluation.calibration import reliability
 from fedsm.evaluation.image_scores import SUPER, ImageScores
 from fedsm.evaluation.metrics import DICE
@@ -27,16 +29,25 @@ def models_of(sites: list[str]) -> list[str]:
     return [SUPER, OWN, GLOBAL, *map(personal, sites)]
 
 
+def pairs_of(models: Container[str]) -> list[tuple[str, str]]:
+    """The pairs of rows that are compared image by image, as far as both are there."""
+    pairs = ((SUPER, GLOBAL), (SUPER, OWN), (OWN, GLOBAL))
+    return [pair for pair in pairs if all(model in models for model in pair)]
+
+
+def metrics_of(manifest: dict, site: str, scores: ImageScores, model: str) -> dict[str, torch.Tensor] | None:
+    """Metric -> (N, L) of one of `models_of`; None where the site has no scores of it."""
+    if model == SUPER:
+        return None if scores.yhat is None else scores.of_super_model(manifest["gamma"])
+    return scores.scores.get(personal(site) if model == OWN else model)
+
+
 def draw(manifest: dict, site: str, scores: ImageScores, seed: int) -> Draws:
     """The bootstrap of all scores of a site; models that it has no scores of are left out."""
     labels, patients = manifest["labels"], scores.patients
     drawn: Draws = {}
     for model in models_of(manifest["sites"]):
-        if model == SUPER:
-            metrics = None if scores.yhat is None else scores.of_super_model(manifest["gamma"])
-        else:
-            metrics = scores.scores.get(personal(site) if model == OWN else model)
-        if metrics is None:
+        if (metrics := metrics_of(manifest, site, scores, model)) is None:
             continue
         drawn[model] = {}
         for metric, values in metrics.items():
@@ -56,8 +67,9 @@ def report_of(manifest: dict, site: str, scores: ImageScores, drawn: Draws, priv
         private: the report leaves the site: no intervals below `LEAST_PATIENTS`.
 
     Returns:
-        plain values: `images`, `patients`, `unit`; `models`: model -> metric -> label -> interval; `gammas`: one
-        row per gamma with `dice` and `selected`; `selected` and `confusion`: model -> images; `reliability` or None.
+        plain values: `images`, `patients`, `unit`; `models`: model -> metric -> label -> interval; `paired`: the
+        interval of the difference in Dice of `first` and `second`, for each of `pairs_of`; `gammas`: one row per gamma
+        with `dice` and `selected`; `selected` and `confusion`: model -> images; `reliability` or None.
     """
     gamma, sites = manifest["gamma"], manifest["sites"]
     selects, patients = scores.yhat is not None, len(set(scores.patients))
@@ -70,6 +82,10 @@ def report_of(manifest: dict, site: str, scores: ImageScores, drawn: Draws, priv
             model: {m: {label: site_interval(r, bounds) for label, r in by.items()} for m, by in metrics.items()}
             for model, metrics in drawn.items()
         },
+        "paired": [
+            {"first": a, "second": b} | site_interval(difference(drawn[a][DICE][MEAN], drawn[b][DICE][MEAN]), bounds)
+            for a, b in pairs_of(drawn)
+        ],
         "gammas": _sweep(scores, manifest["settings"]["gammas"]) if selects and scores.rule == THRESHOLD else [],
         "selected": _census(scores, scores.chosen(gamma)) if selects and scores.rule != MIXTURE else None,
         "confusion": _first_choices(scores) if selects else None,

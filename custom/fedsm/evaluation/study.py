@@ -16,6 +16,7 @@ from fedsm.evaluation.image_scores import ImageScores
 from fedsm.evaluation.loss_surface import DIRECTIONS, loss_surface, norm_of
 from fedsm.evaluation.metrics import DICE
 from fedsm.evaluation.overlays import Shown, pick
+from fedsm.evaluation.row_scores import Sites
 from fedsm.evaluation.tsne import tsne
 from fedsm.selectors.inference import GLOBAL, MIXTURE, mix, personal
 from fedsm.super_model.artefact import SuperModelFiles
@@ -32,6 +33,7 @@ class Study:
 
     Attributes:
         evaluation: as in evaluation.json.
+        rows: Dice of single images, to compare runs.
         overlays: site -> best, median and worst image.
         points: site -> (n, 2) t-SNE points, and `tested`: site -> which of them are test images.
         surfaces: (site, part) -> model -> (directions, steps) losses at `steps`.
@@ -39,6 +41,7 @@ class Study:
     """
 
     evaluation: dict | None = None
+    rows: Sites | None = None
     overlays: dict[str, list[Shown]] = field(default_factory=dict)
     points: dict[str, np.ndarray] = field(default_factory=dict)
     tested: dict[str, np.ndarray] = field(default_factory=dict)

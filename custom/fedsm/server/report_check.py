@@ -10,7 +10,7 @@ from fedsm.core.settings import JobSettings
 from fedsm.evaluation.calibration import BINS
 from fedsm.evaluation.image_scores import SUPER
 from fedsm.evaluation.metrics import HD95, METRICS
-from fedsm.evaluation.site_report import MEAN, OWN
+from fedsm.evaluation.site_report import MEAN, OWN, pairs_of
 from fedsm.selectors.inference import GLOBAL, MIXTURE, THRESHOLD, personal
 from fedsm.server.results import is_census
 from fedsm.tracks import selection_rule
@@ -59,17 +59,21 @@ def _scores_problem(report: dict, manifest: dict, site: str) -> str | None:
             most = math.inf if metric == HD95 else 1.0
             if not all(_is_interval(value, most) for value in by_label.values()):
                 return f"a value of {metric} is out of range"
-    return None
+    paired = report["paired"]
+    if [(entry["first"], entry["second"]) for entry in paired] != pairs_of(expected):
+        return "its paired comparisons are others"
+    return None if all(_is_interval(entry, 1.0, -1.0) for entry in paired) else "a difference is out of range"
 
 
-def _is_interval(value: dict, most: float) -> bool:
+def _is_interval(value: dict, most: float, least: float = 0.0) -> bool:
     mean, bounds = value["mean"], [value[key] for key in ("low", "high", "error")]
-    if not _is_number(mean, most):
+    if not _is_number(mean, most, least):
         return False
     if bounds == [None] * 3:
         return True
     low, high, error = bounds
-    return _is_number(low, most) and _is_number(high, most) and low <= high and _is_number(error, math.inf)
+    known = _is_number(low, most, least) and _is_number(high, most, least) and _is_number(error, math.inf)
+    return known and low <= high
 
 
 def _selection_problem(report: dict, manifest: dict, settings: JobSettings, site: str) -> str | None:
@@ -114,5 +118,5 @@ def _is_count(value: object, most: int, least: int = 1) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
-def _is_number(value: object, most: float) -> bool:
-    return isinstance(value, float) and math.isfinite(value) and 0 <= value <= most
+def _is_number(value: object, most: float, least: float = 0.0) -> bool:
+    return isinstance(value, float) and math.isfinite(value) and least <= value <= most
