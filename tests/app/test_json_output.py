@@ -6,6 +6,7 @@ import json
 import math
 import os
 import shutil
+import statistics
 
 import pytest
 
@@ -138,7 +139,7 @@ def test_status_of_an_evaluation_and_before_the_first_round():
 def test_evaluate(run, data_root, tmp_path, capsys):
     answer, err = ask(capsys, "evaluate", run, data_root, "-o", tmp_path / "e")
     data = answer["data"]
-    assert set(data["files"]) == {"json", "markdown", "csv", "card"}
+    assert set(data["files"]) == {"json", "markdown", "csv", "card", "image_scores"}
     assert all(os.path.isfile(path) for path in data["files"].values())
     with open(data["files"]["json"]) as file:
         written = json.load(file)
@@ -147,7 +148,7 @@ def test_evaluate(run, data_root, tmp_path, capsys):
     assert data["evaluation"] == written | {"missing": {}}
     assert "all tables" in err
     answer, _ = ask(capsys, "evaluate", run, data_root, "-o", tmp_path / "v", "--part", "validation")
-    assert set(answer["data"]["files"]) == {"json", "markdown", "csv"}
+    assert set(answer["data"]["files"]) == {"json", "markdown", "csv", "image_scores"}
 
 
 def test_a_finished_run_is_told_again(run, data_root, capsys):
@@ -159,9 +160,13 @@ def test_a_finished_run_is_told_again(run, data_root, capsys):
     assert (data["rounds"], data["rounds_done"], data["sites"]) == (2, 2, SITES)
     assert data["results"]["file"] == str(run / "results.json") and data["super_model"] == str(run / "super_model")
     rows = {row: results["test"][row] for row in ("global", "personal_own", "super_model", "blend")}
-    assert data["results"]["test_dice"] == {
-        row: {"client_avg": values["client_avg"], "all_images": values["global"]} for row, values in rows.items()
-    }
+    assert list(data["results"]["test_dice"]) == list(rows)
+    for row, values in rows.items():
+        dice, told = values["per_site"], data["results"]["test_dice"][row]
+        assert (told["client_avg"], told["all_images"]) == (values["client_avg"], values["global"])
+        assert dice[told["worst_site"]] == told["worst"] == min(dice.values())
+        assert told["spread_over_sites"] == pytest.approx(statistics.stdev(dice.values()))
+    assert data["results"]["test_images"] == {site: n["test"] for site, n in results["images"].items()}
     assert data["results"]["selector_accuracy"]["client_avg"] == results["test"]["selector_accuracy"]["mean"]
     assert data["commands"]["report"] == f"fedsm report '{run}'" and set(data["commands"]) == {
         "report", "evaluate", "predict",
