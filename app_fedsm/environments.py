@@ -66,7 +66,8 @@ def check_result(env: ExecEnv, job: FedSMJob) -> None:
     events = [parse_json(line) for line in _lines(folder / PROGRESS)]
     reasons = [event["reason"] for event in events if event["event"] == "failed"]
     if reasons or not events:
-        raise UserError(f"the simulation failed: {reasons[-1] if reasons else 'it never started'}; see {folder.parent}")
+        why = reasons[-1] if reasons else "it never started"
+        raise UserError(f"the simulation failed: {why}", remedy=f"see {folder.parent}")
 
 
 def _lines(path: Path) -> list[str]:

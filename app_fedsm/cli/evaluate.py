@@ -44,9 +44,9 @@ def open_cases(
     found = data_folders(root)
     for site in sites or found:
         if site not in found:
-            raise UserError(f"site {site!r} has no folder in {root}")
+            raise UserError(f"has no folder in {root}", site=site)
         if part != ALL and site not in model.manifest["sites"]:
-            raise UserError(f"site {site!r} took no part in training and has no {part} images: use --part all")
+            raise UserError(f"took no part in training and has no {part} images", site=site, remedy="use --part all")
         state = folder.parent / "site_state" / site
         cases[site] = SiteCases(found[site], site, model.settings, part, state if state.is_dir() else None)
     return cases
@@ -62,8 +62,9 @@ def check_counts(model: SuperModelFiles, scores: dict[str, ImageScores], part: s
         then = model.manifest.get("images", {}).get(site, {}).get(part, len(values))
         if then != len(values):
             raise UserError(
-                f"site {site!r}: {len(values)} {part} images, but {then} in training: its files have changed since,"
-                " so the split cannot be drawn again",
+                f"{len(values)} {part} images, but {then} in training: its files have changed since, so the split"
+                " cannot be drawn again",
+                site=site,
                 remedy="restore them or use --part all",
             )
 
@@ -112,7 +113,7 @@ def _evaluate(args: argparse.Namespace) -> Result:
 
 def _check_arguments(args: argparse.Namespace) -> None:
     if args.env == LOCAL and args.data is None:
-        raise UserError("DATA is missing: the folder with one sub-folder per site")
+        raise UserError("DATA is missing", remedy="give the folder with one sub-folder per site")
     for option, places in {
         "DATA": [LOCAL],
         "--kit": [PROD],

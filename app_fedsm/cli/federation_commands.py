@@ -74,7 +74,7 @@ def _resume(args: argparse.Namespace) -> Result:
     check_study(args.run, args.study)
     if not is_federation(args.run):
         if args.join:
-            raise UserError("--join is for federations; in the simulator a new folder below --data joins")
+            raise UserError("--join is for federations", remedy="in the simulator, add a folder below --data")
         given = {"--rounds": args.rounds, "--from-round": args.from_round}
         more = [word for option, n in given.items() if n is not None for word in (option, str(n))]
         in_simulator = build_parser().parse_args(["run", "--resume", "--out", str(args.run), *more])

@@ -52,9 +52,11 @@ def _forget(args: argparse.Namespace) -> int:
     same = out.resolve() == args.run.resolve()
     federated = (args.run / RUN).is_file() and is_federation(args.run)
     if federated and not same:
-        raise UserError("a federation's run is forgotten in place, here and on its server: leave out -o")
+        raise UserError("a federation forgets a site in place, here and on its server", remedy="leave out -o")
     if same and not args.yes and not sys.stdin.isatty():
-        raise UserError(f"forgetting {plan.site!r} in {out} cannot be undone: give --yes, or -o OUT for a copy")
+        raise UserError(
+            f"forgetting {plan.site!r} in {out} cannot be undone", remedy="give --yes, or -o OUT for a copy"
+        )
     print(f"site {plan.site} leaves; {', '.join(plan.sites)} stay", file=sys.stderr)
     print(f"checkpoint of round {plan.round}: will be rewritten, older ones removed", file=sys.stderr)
     print(f"selector: {_SELECTORS.get(plan.selector, _TRAINED)}", file=sys.stderr)

@@ -38,7 +38,7 @@ def _up(args: argparse.Namespace) -> int:
         raise UserError(f"--sites is for synthetic sites, and {root} is there already", remedy="leave it out")
     sites = list_sites(root)
     if len(sites) < 2:
-        raise UserError(f"{root} holds {len(sites)} site; a federation needs at least 2")
+        raise UserError(f"{root} holds {len(sites)} site", remedy="a federation needs at least 2")
     poc.prepare(root, sites, args.port, args.device)
     poc.start(args.gpu)
     print(f"{len(sites)} sites connected: {', '.join(sites)}\nkits: {poc.kits}\nnext: fedsm poc submit --help")
@@ -52,7 +52,7 @@ def _down(args: argparse.Namespace) -> int:
 
     poc = Poc(args.dir)
     if not poc.flare.exists():
-        raise UserError(f"{poc.folder} holds no POC; nothing to stop")
+        raise UserError(f"{poc.folder} holds no POC to stop")
     if not args.force and poc.connected():
         login = session.Login(poc.lead)
         with session.connect(login) as opened:

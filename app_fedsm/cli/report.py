@@ -38,7 +38,8 @@ def _study(run: Run, quick: bool) -> Study:
             _say(f"{run.name}: reading the super model and the images")
             return _look(run, load_super_model(run.folder / "super_model"))
         except UserError as e:
-            raise UserError(f"{run.name}: {e}", remedy="leave images out with --quick") from e
+            remedy = f"{e.remedy}, or" if e.remedy else ""
+            raise UserError(f"{run.name}: {e.what}", remedy=f"{remedy} leave images out with --quick".strip()) from e
     return study
 
 

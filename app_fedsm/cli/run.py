@@ -34,7 +34,9 @@ def _run(args: argparse.Namespace) -> Result:
     if args.resume:
         return _resume(args)
     if args.data is None:
-        raise UserError("--data is missing: a folder with one sub-folder per site", remedy="see `fedsm run --help`")
+        raise UserError(
+            "--data is missing", remedy="give a folder with one sub-folder per site; see `fedsm run --help`"
+        )
     if args.method == CENTRALIZED:
         return _run_centralized(args)
     return _simulate(settings_of(args), args.data, args)
@@ -49,12 +51,14 @@ def _resume(args: argparse.Namespace) -> Result:
     out = args.out
     if fixed := [name for name in args.job_options if name != "rounds" and getattr(args, name) is not None]:
         raise UserError(
-            f"--resume goes on with the run's own settings: leave out {option_name(fixed[0])}"
-            " (--rounds and --data may change)"
+            "--resume goes on with the run's own settings",
+            remedy=f"leave out {option_name(fixed[0])} (--rounds and --data may change)",
         )
     earlier = run_folder.load_run(out)
     if earlier["settings"].get("method") == CENTRALIZED:
-        raise UserError(f"{out} is a {CENTRALIZED} run, which keeps no checkpoints: start it again with --force")
+        raise UserError(
+            f"{out} is a {CENTRALIZED} run, which keeps no checkpoints", remedy="start it again with --force"
+        )
     changes = {} if args.rounds is None else {"rounds": args.rounds}
     settings, data = JobSettings.from_dict(earlier["settings"] | changes), args.data or Path(earlier["data"])
     if args.from_round is None and (results := _finished_results(out, settings.rounds, data)):
@@ -129,7 +133,7 @@ def _finish(args: argparse.Namespace, results: dict) -> Result:
 def _run_centralized(args: argparse.Namespace) -> Result:
     """Trains on all images in one place; options of a federation are refused."""
     if given := next((name for name in _FEDERATED if getattr(args, name) is not None), None):
-        raise UserError(f"--method {CENTRALIZED} has no federation: leave out {option_name(given)}")
+        raise UserError(f"--method {CENTRALIZED} has no federation", remedy=f"leave out {option_name(given)}")
     from app_fedsm.cli import run_end
     from app_fedsm.runs import run_folder, simulate
     from app_fedsm.runs.centralized import centralized_settings, run_centralized

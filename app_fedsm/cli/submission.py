@@ -76,9 +76,11 @@ def parse_gpus(given: list[str], sites: list[str] | None = None) -> dict[str, di
     for text in given:
         found = _GPUS.fullmatch(text)
         if not found:
-            raise UserError(f"--gpus {text!r}: write [SITE=]N[:GiB], as in 1:8 or site-2=2:16")
+            raise UserError(
+                f"--gpus {text!r} is not understood", remedy="write [SITE=]N[:GiB], as in 1:8 or site-2=2:16"
+            )
         if found["site"] and sites is not None and found["site"] not in sites:
-            raise UserError(f"--gpus {text!r}: no site {found['site']!r}; there are {', '.join(sites)}")
+            raise UserError(f"--gpus {text!r}: no site {found['site']!r}", remedy=f"known: {', '.join(sites)}")
         needed = {"num_of_gpus": int(found["count"])}
         resources[found["site"] or "@default"] = needed | (
             {"mem_per_gpu_in_GiB": int(found["memory"])} if found["memory"] else {}

@@ -96,14 +96,16 @@ def expand_rows(file: ExperimentFile, base: dict[str, Any]) -> tuple[list[Row], 
                 raise UserError(e.message, remedy=remedy) from e
             left_out.append(str(e))
     if not rows:
-        raise UserError(f"no row fits; {left_out[0]}")
+        raise UserError(f"no row fits: {left_out[0]}")
     for key in [*base, *file.axes]:
         if key != file.choose and not any(key in row.options for row in rows):
             raise UserError(f"option {key!r} means nothing to any row: it would be ignored")
     folders: dict[str, str] = {}
     for row in rows:
         if folders.setdefault(slug(row.name), row.name) != row.name:
-            raise UserError(f"rows {folders[slug(row.name)]!r} and {row.name!r} would share a folder: rename one")
+            raise UserError(
+                f"rows {folders[slug(row.name)]!r} and {row.name!r} would share a folder", remedy="rename one"
+            )
     return rows, left_out
 
 
@@ -134,7 +136,7 @@ def _row(name: str, runs: dict[str, dict], point: dict, base: dict[str, Any], fi
         settings = [job_settings(options, file.choose, choice, 0) for choice in choices]
         shows = {choice: _show(show, file, s) for choice, s in zip(choices, settings, strict=True)}
         if len({(selection_rule(s), shown) for s, shown in zip(settings, shows.values(), strict=True)}) > 1:
-            raise UserError(f"the {file.choose}s to choose from are read in different ways: make them rows")
+            raise UserError(f"the {file.choose}s to choose from are read in different ways", remedy="make them rows")
     except UserError as e:
         raise e.within(f"row {label!r}") from e
     return Row(label, source or label, shows[choices[0]], options, choices)
@@ -144,7 +146,7 @@ def _fitting(base: dict[str, Any], own: dict[str, Any], choose: str | None) -> d
     """The base without options that mean nothing to the row's method: `lam` to FedAvg, `selector` to FedSM-extra."""
     for key in [*base, *own]:
         if not isinstance(key, str) or key in ("seed", "tracks", "overrides"):
-            raise UserError(f"option {key!r} cannot be set here" + ("; use `seeds`" if key == "seed" else ""))
+            raise UserError(f"option {key!r} cannot be set here", remedy="use `seeds`" if key == "seed" else None)
     method = (base | own).get("method", "fedsm")
     if not isinstance(method, str):
         return base

@@ -59,12 +59,12 @@ class Grid:
                         tried.append(shape)
             except UserError as e:
                 if not self.experiment.skip_unfit:
-                    raise UserError(f"row {row.name!r}: {e}") from e
+                    raise e.within(f"row {row.name!r}") from e
                 self.notes.append(f"{row.name}: left out: {e}")
                 continue
             self.rows.append(row)
         if not self.rows:
-            raise UserError(f"no row fits these sites; {self.notes[len(self.experiment.left_out)]}")
+            raise UserError(f"no row fits these sites: {self.notes[len(self.experiment.left_out)]}")
         for run in [*self.first(), *(r for row in self.rows for c in row.choices for r in self.later(row, c))]:
             state_of(run.folder, self.spec(run))
 

@@ -45,7 +45,7 @@ def evaluate_remotely(
 
     strange = [site for site in sites if site not in model.manifest["sites"]]
     if strange and part != ALL:
-        raise UserError(f"site {strange[0]!r} took no part in training and has no {part} images: use --part all")
+        raise UserError(f"took no part in training and has no {part} images", site=strange[0], remedy="use --part all")
     remote.check_connected(login, sites)
     out = out.resolve()  # FLARE takes a relative path as one below the kit
     out.mkdir(parents=True, exist_ok=True)

@@ -105,7 +105,7 @@ def follow(login: Login, job_id: str, steps: int, unit: str) -> tuple[dict, str 
                 silent_since = silent_since or time.monotonic()
                 bar.set_description("no server")
                 if time.monotonic() - silent_since > PATIENCE:
-                    raise UserError(f"{e} (job {job_id} may still run: `fedsm fetch` goes on)") from e
+                    raise UserError(str(e), remedy=f"job {job_id} may still run: `fedsm fetch` goes on") from e
                 time.sleep(POLL_SECONDS)
 
 

@@ -132,8 +132,8 @@ class Poc:
                 if time.monotonic() > deadline:
                     late = next(site for site in wanted if site not in here)
                     raise UserError(
-                        f"{len(here)} of {len(wanted)} sites connected in {_START_SECONDS} s; {late} says why in"
-                        f" {self.kits / late / 'log.txt'}. `fedsm poc up` may be called again"
+                        f"{len(here)} of {len(wanted)} sites connected in {_START_SECONDS} s",
+                        remedy=f"{late} says why in {self.kits / late / 'log.txt'}; `fedsm poc up` may be called again",
                     )
                 time.sleep(1)
 

@@ -54,7 +54,7 @@ def centralized_settings(given: dict[str, Any]) -> JobSettings:
     if given.get("task") is None:
         raise UserError("--task is missing", remedy="see `fedsm run --help`")
     if any(item.startswith("tracks") for item in given.get("overrides") or []):
-        raise UserError("centralized training has no tracks: leave out --set tracks...")
+        raise UserError("centralized training has no tracks", remedy="leave out --set tracks...")
     return build_settings(**given | {"method": _NETWORK_OF}).replace(method=CENTRALIZED)
 
 

@@ -93,7 +93,7 @@ def prepare_folder(out: Path, resume: bool, force: bool, from_round: int | None 
         check_links(out)
         collect(server_folder(out), out)
         if not (out / FOLDER).is_dir():
-            raise UserError(f"{out} holds no checkpoint yet: start it again with `fedsm run` and --force")
+            raise UserError(f"{out} holds no checkpoint yet", remedy="start it again with `fedsm run` and --force")
         for name in held:
             close_to_others(out / name)  # an earlier version left them open
         if from_round is not None:
@@ -134,12 +134,13 @@ def load_run(out: Path) -> dict:
     except (OSError, ValueError, KeyError, TypeError) as e:
         raise UserError(f"{out} holds no run to resume ({RUN} cannot be read)") from e
     if not loaded:
-        raise UserError(f"{out} is the run of a federation: `fedsm resume {shlex.quote(str(out))}` goes on with it")
+        raise UserError(
+            f"{out} is the run of a federation", remedy=f"`fedsm resume {shlex.quote(str(out))}` goes on with it"
+        )
     if run.get(SLIM):
         raise UserError(
-            f"{out} cannot go on: its checkpoints were dropped by --slim or `fedsm clean`; its results and its super"
-            " model can be used",
-            remedy="for more rounds start a new run with another --out",
+            f"{out} cannot go on: its checkpoints were dropped by --slim or `fedsm clean`",
+            remedy="its results and its super model can be used; for more rounds start a new run with another --out",
         )
     return loaded
 

@@ -27,7 +27,7 @@ from fedsm.core.settings import JobSettings
 from fedsm.data.cache import SiteCache
 from fedsm.data.check import check_with_bar
 from fedsm.data.dataset import load_site
-from fedsm.data.findings import SiteReport, refusal
+from fedsm.data.findings import SiteReport, first_failure
 from fedsm.data.site_folder import list_sites
 from fedsm.nets import try_networks
 from fedsm.server.checkpoint import FOLDER, Checkpoints
@@ -74,8 +74,8 @@ def check_data(root: Path, settings: JobSettings, task: str, known: Sequence[str
         raise UserError(
             f"{root} is one site's folder or holds images beside the sites", remedy="--data is the folder above"
         )
-    if refused := refusal(reports, f"fedsm data check {shlex.quote(str(root))} --task {shlex.quote(task)}"):
-        raise refused
+    if failure := first_failure(reports, f"fedsm data check {shlex.quote(str(root))} --task {shlex.quote(task)}"):
+        raise failure
     return reports
 
 

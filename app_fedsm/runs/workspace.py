@@ -57,7 +57,7 @@ def _flare_classes() -> tuple[str, ...]:
     """FLARE's own list of classes that jobs may name, from its file alone: importing nvflare takes seconds."""
     spec = importlib.util.find_spec("nvflare")
     if spec is None or spec.origin is None:
-        raise UserError("nvflare is not installed in this Python: pip install nvflare")
+        raise UserError("nvflare is not installed in this Python", remedy="pip install nvflare")
     policy = Path(spec.origin).parent / "app_common" / "default_component_policy.py"
     return runpy.run_path(str(policy))["DEFAULT_CLASS_ALLOW_LIST"]
 
@@ -80,13 +80,15 @@ def plain_path(workspace: Path) -> Iterator[Path]:
         UserError: the temporary folder or Python itself has such a path.
     """
     if not is_plain(sys.executable):
-        raise UserError(f"FLARE's simulator cannot start {sys.executable}: move Python to a path without blanks")
+        raise UserError(
+            f"FLARE's simulator cannot start {sys.executable}", remedy="move Python to a path without blanks"
+        )
     if is_plain(workspace):
         yield workspace
         return
     with tempfile.TemporaryDirectory(prefix="fedsm_") as folder:
         link = Path(folder) / "run"  # to the folder above: the simulator removes its workspace, and no link
         if not is_plain(link / workspace.name):
-            raise UserError(f"FLARE's simulator cannot work in {workspace}: choose an --out without blanks")
+            raise UserError(f"FLARE's simulator cannot work in {workspace}", remedy="choose an --out without blanks")
         link.symlink_to(workspace.parent, target_is_directory=True)
         yield link / workspace.name

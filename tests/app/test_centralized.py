@@ -84,7 +84,7 @@ def test_results_are_those_of_a_run(data_root, tmp_path, capsys):
     )
     assert main(["status", str(tmp_path / "out")]) == 0
     assert main(["resume", str(tmp_path / "out")]) == 2
-    assert "keeps no checkpoints: start it again with --force" in capsys.readouterr().err
+    assert "keeps no checkpoints; start it again with --force" in capsys.readouterr().err
 
 
 def test_results_are_not_overwritten(data_root, tmp_path, capsys):
@@ -112,7 +112,7 @@ def test_bad_options_are_one_line_before_any_work(data_root, tmp_path, capsys, o
 def test_options_of_federations_are_not_taken(data_root, tmp_path, capsys):
     for option in (["--lam", "0.7"], ["--selector", "gradient"], ["--blend"], ["--threads", "1"]):
         assert main([*TINY, "--data", str(data_root), "--out", str(tmp_path / "out"), *option]) == 2
-        assert f"has no federation: leave out {option[0]}\n" in capsys.readouterr().err
+        assert f"has no federation; leave out {option[0]}\n" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

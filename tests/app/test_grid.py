@@ -81,7 +81,7 @@ def test_points_of_the_axes_that_do_not_go_together():
     assert not found.left_out
     with pytest.raises(UserError, match="option 'lam' means nothing to any row"):
         build("{runs: {A: {method: fedavg}}, axes: {lam: [1]}, unfit: skip}")
-    with pytest.raises(UserError, match="no row fits; row 'A lr=1': method 'fedavg' has no personal track"):
+    with pytest.raises(UserError, match="no row fits: row 'A lr=1': method 'fedavg' has no personal track"):
         build("{runs: {A: {method: fedavg, lam: 0.6}}, axes: {lr: [1]}, unfit: skip}")
 
 
@@ -129,7 +129,7 @@ def test_options_of_the_command_win_over_the_base_and_rows_over_both():
         ("runs: {A: {show: [global]}}", "row 'A': show must be a word"),
         ("runs: {A: {task.name: !!timestamp 2024-01-01}}", "no YAML: could not determine"),
         ("{choose: method, base: {method: [fedsm, fedavg]}}", "a method cannot be chosen: make each one a row"),
-        ("{choose: selector, base: {selector: [statistics, extra]}}", "are read in different ways: make them rows"),
+        ("{choose: selector, base: {selector: [statistics, extra]}}", "are read in different ways; make them rows"),
         ("runs: {A: {method: magic}}", "local, scaffold, centralized"),
         ("seeds: [9223372036854775808]", "seeds[0] must be a whole number from 0 to 9223372036854775807"),
         ("runs: {A: 1}", "mapping of options"),

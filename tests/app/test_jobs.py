@@ -112,9 +112,9 @@ def test_a_personal_kind_that_does_not_fit_is_one_line(tmp_path, capsys, command
     [
         (["--method", "fedsm-extra", "--rounds", "20"], "own rounds (50) must be fewer than all rounds (20)"),
         (["--set", "tracks.selector.descriptor=foo"], "descriptor must be one of image, image+random, encoder"),
-        (["--set", "tracks.global.kind=ditto"], "'global' cannot be of kind 'ditto': it can be fedavg, fedprox, sca"),
+        (["--set", "tracks.global.kind=ditto"], "'global' cannot be of kind 'ditto'; it can be fedavg, fedprox, sca"),
         (["--set", "tracks.personal.kind=selector_fedavg"], "'personal' cannot be of kind 'selector_fedavg'"),
-        (["--set", "tracks.mine.kind=fedavg"], "'mine' cannot be of kind 'fedavg': tracks are global, personal"),
+        (["--set", "tracks.mine.kind=fedavg"], "'mine' cannot be of kind 'fedavg'; tracks are global, personal"),
         (["--method", "fedprox", "--set", "tracks.global.mu=-1"], "mu must be a number of at least 0"),
         (["--lam", "0"], "lam must be in [1/K, 1], got 0"),
         (["--set", "task.unet.norm=FOO"], "no network of these settings"),

@@ -49,7 +49,7 @@ def test_a_run_that_goes_back_ends_where_it_would_have_ended(tmp_path, data_root
 
 def test_a_round_that_is_not_there_is_refused_with_those_that_are(tmp_path):
     checkpoints = Checkpoints(tmp_path)
-    with pytest.raises(UserError, match="nothing to resume from"):
+    with pytest.raises(UserError, match="no checkpoint to resume from"):
         checkpoints.rewind(3)
     for number in (0, 1):
         checkpoints.save(number, {}, {"best": {}})

@@ -1,9 +1,13 @@
 """One line for a person, fields for code, and a public form that names nothing of the site's."""
 
+import ast
 import pickle
+from pathlib import Path
 
 import pytest
 
+import app_fedsm
+import fedsm
 from fedsm.core.errors import UserError
 
 FULL = {"site": "a", "file": "/data/a/x.png", "line": 3, "remedy": "replace it"}
@@ -46,3 +50,27 @@ def test_an_error_of_a_part_keeps_its_fields_and_its_class():
 def test_it_survives_pickle():
     error = pickle.loads(pickle.dumps(UserError("m", public="p", **FULL)))
     assert str(error) == "site 'a': /data/a/x.png, line 3: m; replace it" and error.public == "p"
+
+
+SOURCES = sorted(path for package in (app_fedsm, fedsm) for path in Path(package.__path__[0]).rglob("*.py"))
+
+
+def _literal(node: ast.expr) -> str:
+    """The plain text in a message: of an f-string what stands between its values."""
+    if isinstance(node, ast.BinOp):
+        return _literal(node.left) + _literal(node.right)
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    return "".join(str(part.value) if isinstance(part, ast.Constant) else "?" for part in parts)
+
+
+def test_what_to_do_is_a_field_never_a_part_of_the_message():
+    raised = [
+        (f"{path.name}:{node.lineno}", _literal(node.args[0]))
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "UserError" and node.args
+    ]
+    assert len(raised) > 200
+    assert not [
+        where for where, message in raised if "; " in message or ": use " in message or "pip install" in message
+    ]

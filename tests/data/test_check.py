@@ -12,7 +12,7 @@ from fedsm.data import check_pair, contact_sheet
 from fedsm.data.check import check_folder, check_root
 from fedsm.data.contact_sheet import write_contact_sheet
 from fedsm.data.dataset import load_site
-from fedsm.data.findings import format_reports, refusal, warnings_of
+from fedsm.data.findings import first_failure, format_reports, warnings_of
 from fedsm.data.site_folder import list_pairs, read_pair, suggest_label
 from tests.helpers.small_jobs import small_settings, write_site
 from tests.helpers.spoiled import PROSTATE, RNG, TASK, assert_found, save, spoil, write_volume
@@ -219,11 +219,11 @@ def test_run_and_check_say_the_same(site):
     spoil(site, "truncated")
     spoil(site.parent / "hospital-a", "other files")
     report = check_folder(site, "hospital-a", TASK)
-    line = str(refusal([report], "fedsm data check X --task T"))
+    line = str(first_failure([report], "fedsm data check X --task T"))
     assert line.startswith("site 'hospital-a': cannot be read: images/case_01.png (") and "replace it" in line
     assert "more" not in line
     (site / "masks" / "case_02.png").unlink()
-    line = str(refusal([check_folder(site, "hospital-a", TASK)], "fedsm data check X --task T"))
+    line = str(first_failure([check_folder(site, "hospital-a", TASK)], "fedsm data check X --task T"))
     assert "image without mask: images/case_02.png" in line
     assert line.endswith("(1 more; see `fedsm data check X --task T`)")
     assert warnings_of([report]) == ["WARN hospital-a: unsupported file, ignored"]

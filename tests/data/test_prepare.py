@@ -116,7 +116,7 @@ def test_simple_itk_is_asked_for_when_needed(tmp_path, monkeypatch):
     for name in ("Case00.mhd", "Case00_segmentation.mhd"):
         (tmp_path / "raw").mkdir(exist_ok=True)
         (tmp_path / "raw" / name).touch()
-    with pytest.raises(UserError, match=r"promise12 needs SimpleITK: pip install '\.\[prepare\]'"):
+    with pytest.raises(UserError, match=r"promise12 needs SimpleITK; pip install 'fedsm\[prepare\]'"):
         prepare("promise12", tmp_path / "raw", tmp_path / "out")
     refuge(tmp_path / "refuge")
     assert prepare("refuge", tmp_path / "refuge", tmp_path / "out") == 4, "pictures need nothing more"

@@ -78,7 +78,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(small_disk):
     checkpoints.save(1, {"net": {"w": torch.ones(250_000)}}, {"best": {}})
     files = {"net": {"w": torch.zeros(250_000)}, "other": {"w": torch.zeros(500_000)}}
     with pytest.raises(
-        UserError, match="of round 2 cannot be written .*No space left.*make room; the last good one is"
+        UserError, match="of round 2 cannot be written .*No space left.*, the last good one is .*; make room"
     ):
         checkpoints.save(2, files, {"best": {}})
     state = checkpoints.load()

@@ -66,7 +66,7 @@ def test_resume_from_other_sites_or_nothing_is_refused(tmp_path, data_root):
     strangers = ["site-8", "site-9"]
     job = small_settings(rounds=2)
     other = Federation(tmp_path / "b", tmp_path / "others", job, strangers, resume_from=source).run()
-    assert "is of the sites site-1, site-2, site-3; this job has site-8, site-9" in other.panic
+    assert "is of the sites site-1, site-2, site-3, but this job has site-8, site-9" in other.panic
     for change, words in (({"rounds": 1, "lr": 0.5}, "'lr' setting"), ({"seed": 9}, "'seed' setting")):
         job = small_settings(**({"rounds": 2} | change))
         refused = Federation(tmp_path / words[:4], data_root, job, SITES, resume_from=source).run()

@@ -92,7 +92,7 @@ def test_a_bundle_reads_what_the_sites_trained_on(tmp_path, capsys, task, files)
 def test_a_bundle_of_both_or_of_an_earlier_version(tmp_path, capsys):
     mixed = write_super_model(tmp_path / "mixed", files="mixed")
     assert main(["export", "bundle", str(mixed), "-o", str(tmp_path / "a")]) == 2
-    assert "--format pictures or volumes" in capsys.readouterr().err and not (tmp_path / "a").exists()
+    assert "say --format pictures or --format volumes" in capsys.readouterr().err and not (tmp_path / "a").exists()
     assert main(["export", "bundle", str(mixed), "-o", str(tmp_path / "a"), "--format", "volumes"]) == 0
     assert "a bundle for volumes (as asked for)" in capsys.readouterr().out
     old = write_super_model(tmp_path / "old")
@@ -114,13 +114,15 @@ def run_bundle(folder: Path, images: Path, masks: Path) -> subprocess.CompletedP
 
 @pytest.mark.slow
 def test_a_bundle_without_input_fails(tmp_path):
-    """It used to end with exit code 0 and no mask."""
+    """It used to end with exit code 0 and no mask, or in MONAI's words."""
     path = write_super_model(tmp_path, files="volumes")
     assert main(["export", "bundle", str(path), "-o", str(tmp_path / "bundle")]) == 0
     (tmp_path / "in").mkdir()
     Image.new("RGB", (40, 28)).save(tmp_path / "in/a.png")
     done = run_bundle(tmp_path / "bundle", tmp_path / "in", tmp_path / "out")
     assert done.returncode != 0 and "holds no file that ends with .nii or .nii.gz" in done.stderr
+    done = run_bundle(tmp_path / "bundle", tmp_path / "nowhere", tmp_path / "out")
+    assert done.returncode != 0 and done.stderr.splitlines()[-1] == f"no input: {tmp_path / 'nowhere'} is no folder"
 
 
 @pytest.mark.slow

@@ -172,5 +172,5 @@ def test_adapt_may_be_written_as_yaml_has_it(word):
 
 
 def test_needs_a_global_track():
-    assert "needs `global` as the first track" in refusal("{personal: {kind: apfl}}")
+    assert "list `global` as the first track" in refusal("{personal: {kind: apfl}}")
     assert refusal(beside_global("{kind: apfl}")) == ""

@@ -74,5 +74,5 @@ def test_a_global_track_that_stays_at_its_site_is_refused():
 
 
 def test_needs_a_global_track():
-    assert "needs `global` as the first track" in refusal("{personal: {kind: ditto}}")
+    assert "list `global` as the first track" in refusal("{personal: {kind: ditto}}")
     assert refusal(beside_global("{kind: ditto}")) == ""

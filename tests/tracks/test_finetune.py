@@ -102,7 +102,7 @@ def test_what_is_delivered_survives_a_restart():
 
 
 def test_needs_a_global_track_first():
-    reason = "a personal track that learns beside the global one needs `global` as the first track"
+    reason = "the personal track learns beside the global one; list `global` as the first track"
     assert refusal("{personal: {kind: finetune}}") == reason
     assert refusal("{personal: {kind: finetune}, global: {kind: fedavg}}") == reason
     assert refusal(TRACKS) == ""

@@ -196,7 +196,7 @@ def test_a_delivery_of_no_images_makes_no_class():
 
 def test_encoder_needs_one_global_network():
     alone = small_settings(overrides=["tracks={selector: {kind: selector_statistics, descriptor: encoder}}"])
-    with pytest.raises(UserError, match="needs a track `global`"):
+    with pytest.raises(UserError, match="add a track `global`"):
         check_tracks(alone, SITES)
     kept = "{global: {kind: local}, selector: {kind: selector_statistics, descriptor: encoder}}"
     with pytest.raises(UserError, match="'global' cannot be of kind 'local'"):

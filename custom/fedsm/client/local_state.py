@@ -74,8 +74,9 @@ class LocalState:
         except (OSError, SafetensorError) as e:
             message = "the site cannot write its state: its disk is full or read-only"
             raise UserError(
-                f"{self._path(number)} cannot be written ({one_line(e)}): make room, or set another state_dir in"
-                " fedsm_site.yaml; the round is lost, the state of the one before is kept",
+                f"{self._path(number)} cannot be written ({one_line(e)}), so the round is lost and the state of the one"
+                " before is kept",
+                remedy="make room, or set another state_dir in fedsm_site.yaml",
                 public=message,
             ) from e
 

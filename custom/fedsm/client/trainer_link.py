@@ -198,7 +198,7 @@ class _Child:
             cause += f"; {OUT_OF_MEMORY}"
         public = f"the trainer process {cause} ({task} of round {number}); the next task starts a new one"
         lines = " | ".join(line[:200] for line in self._lines) or "none"
-        return UserError(f"{public}; its last lines: {lines}", site=self._site, public=public)
+        return UserError(f"{public} (its last lines: {lines})", site=self._site, public=public)
 
 
 def _follow(stream: IO[bytes], lines: deque[str], site: str) -> None:

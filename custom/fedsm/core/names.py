@@ -108,7 +108,9 @@ def below(root: Path, path: Path) -> Path:
     """
     resolved, top = path.resolve(), root.resolve()
     if top not in resolved.parents:
-        raise UserError(f"{path} leads out of {root}: remove the link", public="a path leads out of its folder")
+        raise UserError(
+            f"{path} leads out of {root}", remedy="remove the link", public="a path leads out of its folder"
+        )
     return resolved
 
 
@@ -127,7 +129,8 @@ def refuse_links(folder: Path, names: Iterable[str]) -> None:
         found = [top, *(Path(root, n) for root, folders, files in os.walk(top) for n in (*folders, *files))]
         if link := next((path for path in found if path.is_symlink()), None):
             raise UserError(
-                f"{link} is a link, which leads out of {folder}: put there what it leads to",
+                f"{link} is a link, which leads out of {folder}",
+                remedy="replace it by what it leads to",
                 public="a folder holds a link",
             )
 
@@ -141,4 +144,4 @@ def _matching(pattern: re.Pattern[str], value: object, where: str, what: str) ->
 def _error(value: object, where: str, what: str) -> UserError:
     shown = ascii(value)  # shows control characters and line breaks instead of sending them to the terminal
     shown = shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "..."
-    return UserError(f"{where}: {shown} is no {what}; nothing was done with it", public=f"refused: no {what}")
+    return UserError(f"{where}: {shown} is no {what}", public=f"refused: no {what}")

@@ -106,5 +106,7 @@ def data_folders(root: Path) -> dict[str, Path]:
         return {root.resolve().name: root}
     names = site_folders(root)
     if not names:
-        raise UserError(f"{root} holds no site: one folder per site, each with images/ and masks/")
+        raise UserError(
+            f"{root} holds no site", remedy="it must have one folder per site, each with images/ and masks/"
+        )
     return {name: root / name for name in names}

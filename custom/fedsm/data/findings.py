@@ -167,15 +167,15 @@ def count_levels(levels: Sequence[str]) -> str:
     return ", ".join(f"{count} {level}" for level, count in level_counts(levels).items() if count)
 
 
-def refusal(reports: list[SiteReport], command: str) -> UserError | None:
-    """The first FAIL: site, file, remedy, and the command that shows all. None when nothing fails."""
+def first_failure(reports: list[SiteReport], command: str) -> UserError | None:
+    """The first FAIL as an error, and the command that shows all; None when nothing fails."""
     failures = [finding for report in reports for finding in report.findings if finding.level == "FAIL"]
     if not failures:
         return None
     first = failures[0]
     where = f": {first.file}" if first.file else ""
     more = f" ({len(failures) - 1} more; see `{command}`)" if len(failures) > 1 else ""
-    return UserError(f"{first.what}{where}", site=printable(first.site), remedy=f"{first.remedy}{more}")
+    return UserError(first.what + where, site=printable(first.site), remedy=first.remedy + more)
 
 
 def warnings_of(reports: list[SiteReport]) -> list[str]:

@@ -37,7 +37,10 @@ def list_sites(root: Path) -> list[str]:
     names = site_folders(root)
     if len(names) < 2:
         found = f"only {names[0]!r}" if names else "none"
-        raise UserError(f"data root {root} must hold at least 2 sites (folders with images/ and masks/), found {found}")
+        raise UserError(
+            f"data root {root} must hold at least 2 sites, found {found}",
+            remedy="a site is a folder with images/ and masks/",
+        )
     for name in names:
         if not is_site_name(name):
             raise UserError(

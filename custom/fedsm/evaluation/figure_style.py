@@ -44,7 +44,7 @@ def load_matplotlib() -> Any:
     try:
         import matplotlib
     except ImportError as e:
-        raise UserError("figures need matplotlib: pip install 'fedsm[report]'") from e
+        raise UserError("figures need matplotlib", remedy="pip install 'fedsm[report]'") from e
     matplotlib.rcParams["text.parse_math"] = False
     return matplotlib
 

@@ -32,8 +32,8 @@ def check_metrics() -> None:
         UserError: scipy is missing.
     """
     if importlib.util.find_spec("scipy") is None:
-        message = "the Hausdorff distance needs scipy: pip install 'fedsm[report]'"
-        raise UserError(message, public=message)
+        message, remedy = "the Hausdorff distance needs scipy", "pip install 'fedsm[report]'"
+        raise UserError(message, remedy=remedy, public=f"{message}: {remedy}")
 
 
 def metrics_per_image(

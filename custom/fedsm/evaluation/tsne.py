@@ -20,7 +20,7 @@ def load_tsne() -> Any:
     try:
         from sklearn.manifold import TSNE
     except ImportError as e:
-        raise UserError("the t-SNE map needs scikit-learn: pip install 'fedsm[report]'") from e
+        raise UserError("the t-SNE map needs scikit-learn", remedy="pip install 'fedsm[report]'") from e
     return TSNE
 
 

@@ -119,7 +119,8 @@ class FedSMController(Controller):
         except UserError as e:
             self._stop(str(e), fl_ctx)
         except (OSError, SafetensorError) as e:
-            self._stop(f"nothing can be written to {self._folder} ({e}): make room; {GO_ON}", fl_ctx)
+            full = UserError(f"nothing can be written to {self._folder} ({e})", remedy=f"make room, then {GO_ON}")
+            self._stop(str(full), fl_ctx)
 
     def _stop(self, reason: str, fl_ctx: FLContext) -> None:
         with contextlib.suppress(OSError):  # it may be the disk that is full

@@ -120,7 +120,7 @@ class Run:
         try:
             save(self.checkpoints, self.last_round, self.tracks, self.record, self.job)
         except UserError as e:
-            raise UserError(f"{e}; {GO_ON}") from e
+            raise UserError(e.what, remedy=f"{e.remedy}, then {GO_ON}" if e.remedy else GO_ON) from e
 
     def note(self, kind: str, site: str, reason: str) -> bool:
         """Keeps a refusal or a warning for the results and the progress file; False if it is only counted."""

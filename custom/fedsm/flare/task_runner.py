@@ -66,12 +66,12 @@ class TaskRunner:
             results.attempts += 1
             silent = self._ask(asked, spec, results)
             if results.broken:
-                raise UserError(f"{results.broken}; {GO_ON}")
+                raise UserError(results.broken, remedy=GO_ON)
             results.missing = {s: r for s, r in (results.refused | silent).items() if s not in results.accepted}
             if self._abort_signal.triggered or len(results.accepted) >= spec.needed:
                 return results
             if results.attempts > retries:
-                raise UserError(_too_few(spec, results))
+                raise _too_few(spec, results)
             self._controller.log_warning(
                 self._fl_ctx, f"fedsm {spec.what}: {len(results.accepted)} of {spec.needed} answers, asking again"
             )
@@ -106,13 +106,14 @@ def _packed(payload: dict[str, Tensors], meta: dict) -> Shareable:
     return exchange.pack(payload, dict(meta))
 
 
-def _too_few(spec: TaskSpec, results: TaskResults) -> str:
+def _too_few(spec: TaskSpec, results: TaskResults) -> UserError:
     reasons = "; ".join(f"{site}: {reason}" for site, reason in results.missing.items())
     diverged = any("diverged" in reason for reason in results.missing.values())
     back = ", or from an earlier one with `--from-round N` if an update that was warned of did harm" if diverged else ""
-    remedy = GO_ON + back if spec.number else "then start the run again"
+    remedy = GO_ON + back if spec.number else "start the run again"
     times = f" after {results.attempts} attempts" if results.attempts > 1 else ""
-    return (
+    return UserError(
         f"{spec.what}: {len(results.accepted)} of {len(spec.sites)} sites gave a good answer{times},"
-        f" min_sites is {spec.needed} ({reasons}); {remedy}"
+        f" min_sites is {spec.needed} ({reasons})",
+        remedy=remedy,
     )

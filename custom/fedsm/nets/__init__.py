@@ -63,8 +63,8 @@ def try_networks(settings: JobSettings, n_sites: int) -> None:
         ) from e
     if shape[-2:] != image.shape[-2:]:
         raise UserError(
-            f"task {settings.task.name!r}: size must be a multiple of the product of the U-Net's strides;"
-            f" this one turns {settings.size} px into {shape[-1]}"
+            f"task {settings.task.name!r}: its U-Net turns {settings.size} px into {shape[-1]}",
+            remedy="the size must be a multiple of the product of the U-Net's strides",
         )
 
 

@@ -65,7 +65,9 @@ class Checkpoints:
             self._clean(self._manifests())  # half a checkpoint would only take space on a full disk
             last = self._manifests()[-1:]
             kept = f"the last good one is {last[0]}" if last else "there is none yet"
-            raise UserError(f"the checkpoint of round {number} cannot be written ({e}): make room; {kept}") from e
+            raise UserError(
+                f"the checkpoint of round {number} cannot be written ({e}), {kept}", remedy="make room"
+            ) from e
         self._prune(number)
 
     def save_weights(self, name: str, tensors: Tensors) -> None:
@@ -93,7 +95,9 @@ class Checkpoints:
         path = manifests[-1] if number is None else self._manifest(number)
         if path not in manifests:
             kept = ", ".join(str(n) for n in self.rounds())
-            raise UserError(f"there is no checkpoint of round {number} in {self.folder}; it holds rounds {kept}")
+            raise UserError(
+                f"there is no checkpoint of round {number} in {self.folder}", remedy=f"it holds rounds {kept}"
+            )
         try:
             state = read_json(path)
         except (OSError, ValueError) as e:
@@ -109,7 +113,7 @@ class Checkpoints:
             UserError: there is none of that round; nothing was dropped.
         """
         if self.load(number) is None:
-            raise UserError(f"no checkpoint in {self.folder}; nothing to resume from")
+            raise UserError(f"no checkpoint to resume from in {self.folder}")
         for path in self._manifests():
             if _number(path) > number:
                 path.unlink()
@@ -156,7 +160,7 @@ class Checkpoints:
         """
         state = other.load(number)
         if state is None:
-            raise UserError(f"no checkpoint in {other.folder}; nothing to resume from")
+            raise UserError(f"no checkpoint to resume from in {other.folder}")
         if other.folder.resolve() == self.folder.resolve():
             return
         self._take_over(other, state)

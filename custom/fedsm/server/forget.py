@@ -66,14 +66,14 @@ class Forgetting:
         self._source = Checkpoints(run / FOLDER)
         state = self._source.load()
         if state is None:
-            raise UserError(f"{run} holds no checkpoint: is it the folder of a run?")
+            raise UserError(f"{run} holds no checkpoint", remedy="give the folder of a run")
         self._state = state
         with reading(f"the checkpoint in {run / FOLDER}", "copy the run again"):
             self._job = JobSettings.from_dict(self._state["settings"])
             self._record = RunRecord(**self._state["record"], best=self._state["best"])
             sites, _ = self._record.sites, self._record.images.pop(site, None)
         if site not in sites:
-            raise UserError(f"site {site!r} is not part of the run in {run}; its sites: {', '.join(sites)}")
+            raise UserError(f"site {site!r} is not part of the run in {run}", remedy=f"its sites: {', '.join(sites)}")
         rest = [s for s in sites if s != site]
         check_tracks(self._job, rest)
         self._tracks = server_tracks(self._job, sites)

@@ -40,8 +40,9 @@ def write_owner(folder: Path, submitter: Submitter) -> None:
         handle = os.open(folder / FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     except FileExistsError:
         if not owns(folder, submitter):
-            message = f"job {folder.name}: {folder} is kept for another user; ask the server's operator"
-            raise UserError(message) from None
+            raise UserError(
+                f"job {folder.name}: {folder} is kept for another user", remedy="ask the server's operator"
+            ) from None
         return
     with os.fdopen(handle, "w") as file:
         json.dump(asdict(submitter), file)
@@ -69,8 +70,8 @@ def check_owner(folder: Path, submitter: Submitter) -> None:
             remedy=f'its operator may write {{"name": "USER"}} to {folder.parent.name}/{folder.name}/{FILE}',
         )
     raise UserError(
-        f"job {folder.name}: its checkpoint is not {submitter.name}'s; only the user who submitted that job, or a"
-        " project admin, may go on from it or forget a site in it"
+        f"job {folder.name}: its checkpoint is not {submitter.name}'s",
+        remedy="only the user who submitted that job, or a project admin, may go on from it or forget a site in it",
     )
 
 

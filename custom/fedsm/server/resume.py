@@ -45,13 +45,13 @@ def resume(
     other = Checkpoints(source)
     state = other.load(number)
     if state is None:
-        raise UserError(f"no checkpoint in {source}; nothing to resume from")
+        raise UserError(f"no checkpoint to resume from in {source}")
     with reading(f"the checkpoint in {source}", "resume from another run"):
         record = RunRecord(**state["record"], best=state["best"])
         state["settings"]["rounds"]
     if not set(record.sites) & set(here):
         raise UserError(
-            f"the checkpoint in {source} is of the sites {', '.join(record.sites)}; this job has {', '.join(here)}"
+            f"the checkpoint in {source} is of the sites {', '.join(record.sites)}, but this job has {', '.join(here)}"
         )
     new = sorted((s for s in here if s not in record.sites and s not in record.forgotten), key=natural_key)
     record.admit(new)
@@ -95,6 +95,12 @@ def _check(job: JobSettings, state: dict, tracks: dict[str, ServerTrack], source
     if different:
         raise UserError(f"the checkpoint in {source} was made with another {different[0]!r} setting")
     if state["settings"]["rounds"] != job.rounds and any("rounds" in track.options for track in tracks.values()):
-        raise UserError(f"{job.method} trains its selector in the last rounds: a resumed run keeps its rounds")
+        raise UserError(
+            f"{job.method} trains its selector in the last rounds, so a resumed run keeps its rounds",
+            remedy=f"leave {state['settings']['rounds']} rounds",
+        )
     if state["round"] > job.rounds:
-        raise UserError(f"{state['round']} rounds are done already, more than the {job.rounds} asked for")
+        raise UserError(
+            f"{state['round']} rounds are done already, more than the {job.rounds} asked for",
+            remedy=f"ask for {state['round']} or more",
+        )

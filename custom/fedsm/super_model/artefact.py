@@ -74,14 +74,16 @@ def load_super_model(folder: Path) -> SuperModelFiles:
     try:
         manifest = read_json(folder / MANIFEST)
     except (OSError, ValueError) as e:
-        raise UserError(f"{folder / MANIFEST} cannot be read: {_short(e)}; is {folder} a super model?") from e
+        raise UserError(
+            f"{folder / MANIFEST} cannot be read: {_short(e)}", remedy="give the folder of a super model or of a run"
+        ) from e
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise UserError(f"{folder / MANIFEST} is not of the format {FORMAT}")
     try:
         settings, entries = JobSettings.from_dict(manifest["settings"]), manifest["networks"]
         listed = {name: (entry["file"], entry["sha256"]) for name, entry in entries.items()}
     except (KeyError, TypeError, AttributeError) as e:
-        raise UserError(f"{folder / MANIFEST} is incomplete ({e}): copy the super model again") from e
+        raise UserError(f"{folder / MANIFEST} is incomplete ({e})", remedy="copy the super model again") from e
     _check_names(manifest, listed, folder)
     # Checksums cost more than reading: all processors share them.
     with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:
@@ -115,7 +117,9 @@ def _load_network(path: Path, sha256: str) -> Tensors:
     """The tensors of a file, mapped from it: they share one copy, the system's, and are read when they are used."""
     try:
         if _digest(path) != sha256:
-            raise UserError(f"{path} is not the file that {MANIFEST} describes (checksum differs): copy it again")
+            raise UserError(
+                f"{path} is not the file that {MANIFEST} describes (checksum differs)", remedy="copy it again"
+            )
         return load_file(path)
     except (OSError, SafetensorError) as e:
         raise UserError(f"{path} cannot be read: {_short(e)}", remedy="copy the super model again") from e

@@ -83,7 +83,9 @@ def bundle_format(model: SuperModel, asked: str | None = None) -> tuple[str, str
     if trained in ("pictures", "volumes"):
         return trained, "as in training"
     if trained == "mixed":
-        raise UserError("the super model was trained on pictures and on volumes: say --format pictures or volumes")
+        raise UserError(
+            "the super model was trained on pictures and on volumes", remedy="say --format pictures or --format volumes"
+        )
     guess = "volumes" if model.settings.task.intensity == "percentiles" else "pictures"
     other = "pictures" if guess == "volumes" else "volumes"
     return guess, f"a guess: the super model does not say what it was trained on; if wrong, use --format {other}"
@@ -164,7 +166,9 @@ def _inference(model: SuperModel, volumes: bool) -> dict:
         "dataset_dir": "$@bundle_root + '/images'",
         "output_dir": "$@bundle_root + '/masks'",
         "extensions": list(VOLUMES if volumes else PICTURES),
-        "found": "$sorted(n for n in os.listdir(@dataset_dir) if n.lower().endswith(tuple(@extensions)))",
+        "files": "$os.listdir(@dataset_dir) if os.path.isdir(@dataset_dir)"
+        " else sys.exit('no input: ' + @dataset_dir + ' is no folder')",
+        "found": "$sorted(n for n in @files if n.lower().endswith(tuple(@extensions)))",
         # Without this, MONAI would end well and write nothing.
         "datalist": "$[os.path.join(@dataset_dir, n) for n in @found]"
         " or sys.exit('no input: ' + @dataset_dir + ' holds no file that ends with ' + ' or '.join(@extensions))",

@@ -33,7 +33,7 @@ def list_inputs(given: list[str]) -> dict[Path, Path]:
         if path.is_dir():
             found = _walk(path)
             if not found:
-                raise UserError(f"no images in {path}; it must hold {FORMATS} files")
+                raise UserError(f"no images in {path}", remedy=f"it must hold {FORMATS} files")
             bases.append(os.path.abspath(path))
         elif path.exists() or path.is_symlink():
             found = [path]
@@ -71,7 +71,7 @@ def output_paths(inputs: dict[Path, Path], dtype: np.dtype) -> dict[Path, tuple[
     for file, below in inputs.items():
         mask, overlay = below.with_name(mask_name(below, dtype)), below.with_name(stem(below) + ".png")
         if overlay in taken:  # its name has only the stem: masks of one name have one stem
-            raise UserError(f"{file} and {taken[overlay]} have one name: predict them to two folders")
+            raise UserError(f"{file} and {taken[overlay]} have the same name", remedy="predict them to two folders")
         taken[overlay] = file
         paths[file] = (mask, overlay)
     return paths

@@ -63,7 +63,7 @@ class SuperModel:
         self._table = mask_table(settings.task)
         missing = [name for name in self.models if name not in networks]
         if missing and (self.rule or not self.available):
-            raise UserError(f"the super model has no network {missing[0]!r}: copy it again")
+            raise UserError(f"the super model has no network {missing[0]!r}", remedy="copy it again")
 
     @classmethod
     def load(cls, path: str | Path, device: str | torch.device | None = None) -> SuperModel:
@@ -141,7 +141,9 @@ class SuperModel:
         gamma = self._gamma(gamma)
         if self.rule is None:
             if GLOBAL not in self.available:
-                raise UserError(f"the super model has neither selector nor global model: name a site: {self._names()}")
+                raise UserError(
+                    "the super model has neither a selector nor a global model", remedy=f"name a site: {self._names()}"
+                )
             return Selection(torch.zeros(len(images), dtype=torch.long), None, None)
         yhat, distance = self.selector.probabilities_and_distance(images.to(self.device))
         return Selection(choose(yhat, self.rule, gamma), yhat, distance)
@@ -242,10 +244,10 @@ class SuperModel:
         if site is not None and use_global:
             raise UserError("a site's model and the global one cannot both be asked for")
         if site is not None and site not in self.sites:
-            raise UserError(f"the super model knows no site {site!r}; known: {self._names()}")
+            raise UserError(f"the super model knows no site {site!r}", remedy=f"known: {self._names()}")
         wanted = GLOBAL if use_global else personal(site) if site is not None else None
         if wanted and wanted not in self.available:
-            raise UserError(f"the super model has no network {wanted!r}; it has: {', '.join(self.available)}")
+            raise UserError(f"the super model has no network {wanted!r}", remedy=f"it has {', '.join(self.available)}")
         if blend and (self.rule != THRESHOLD or wanted):
             raise UserError("soft selection needs a selector with a threshold and no model named")
         self._gamma(gamma)

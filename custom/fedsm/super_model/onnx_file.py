@@ -39,7 +39,7 @@ def export_onnx(model: SuperModel, path: Path) -> float:
         import onnx
         import onnxruntime  # noqa: F401
     except ImportError as e:
-        raise UserError(f"ONNX needs the package {e.name!r}: pip install 'fedsm[export]'") from e
+        raise UserError(f"ONNX needs the package {e.name!r}", remedy="pip install 'fedsm[export]'") from e
     names = ("images", *OUTPUTS)
     with replacing(path) as partial:
         with warnings.catch_warnings():
@@ -53,7 +53,7 @@ def export_onnx(model: SuperModel, path: Path) -> float:
         onnx.save(content, str(partial))
         worst = _difference(model, partial)
         if not worst <= TOLERANCE:
-            raise UserError(f"the ONNX file differs from the super model by {worst:.2g}: not written")
+            raise UserError(f"the ONNX file would differ from the super model by {worst:.2g}, so it was not written")
     return worst
 
 

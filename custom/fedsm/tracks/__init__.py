@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from fedsm.core.errors import UserError
+from fedsm.core.model import known_words
 from fedsm.core.settings import JobSettings
 from fedsm.core.tensors import Tensors
 from fedsm.selectors.gaussian import StatisticsSelector
@@ -100,7 +101,7 @@ def kind_of(name: str, spec: dict[str, Any]) -> Kind:
     """
     kind = spec.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
-        raise UserError(f"track {name!r}: unknown kind {kind!r}; known: {', '.join(KINDS)}")
+        raise UserError(f"track {name!r}: unknown kind {kind!r}", remedy=known_words(kind, KINDS))
     return KINDS[kind]
 
 
@@ -168,7 +169,7 @@ def check_options(settings: JobSettings, n_sites: float = math.inf) -> None:
         if name != kind.track:
             fit = [known for known, other in KINDS.items() if other.track == name]
             known = f"it can be {', '.join(fit)}" if fit else "tracks are global, personal and selector"
-            raise UserError(f"track {name!r} cannot be of kind {spec['kind']!r}: {known}")
+            raise UserError(f"track {name!r} cannot be of kind {spec['kind']!r}", remedy=known)
         kind.server.check(settings, _options(name, spec), n_sites)
 
 

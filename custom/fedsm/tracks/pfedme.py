@@ -89,8 +89,8 @@ class PFedMeServer(SharedAndPersonalServer):
         reach = options["outer_lr"] * options["prox"]
         if reach > 1 + 1e-9:
             raise UserError(
-                f"pfedme: outer_lr * prox is {reach:g} and w would jump past theta;"
-                f" with prox {options['prox']:g}, outer_lr may be at most {1 / options['prox']:.4g}"
+                f"pfedme: outer_lr * prox is {reach:g} and w would jump past theta",
+                remedy=f"with prox {options['prox']:g}, outer_lr may be at most {1 / options['prox']:.4g}",
             )
 
     def accept(self, phase: Phase, site: str, tensors: Tensors, weight: float = 0) -> None:

@@ -92,9 +92,11 @@ class EnsembleServer(SelectorServer):
     @classmethod
     def check(cls, settings: JobSettings, options: Mapping[str, Any], n_sites: float) -> None:
         if settings.tracks.get("personal", {}).get("kind") != "softpull":
-            raise UserError("the ensemble mixes personal networks that travel in every round: use softpull")
+            raise UserError("the ensemble mixes personal networks that travel in every round", remedy="use softpull")
         if not {"global", "personal"} <= set(list(settings.tracks)[:2]):  # it looks at what these have received
-            raise UserError("the ensemble needs the tracks `global` and `personal` before it: it mixes their networks")
+            raise UserError(
+                "the ensemble mixes the networks of `global` and `personal`", remedy="list both tracks before it"
+            )
 
     def open(self, best_models: Callable[[], dict[str, Tensors]]) -> None:
         """Copies the networks: their own change as sites answer, while others still download."""

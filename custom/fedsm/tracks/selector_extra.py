@@ -138,7 +138,7 @@ class ExtraServer(SelectorServer):
                 remedy="set tracks.selector.rounds",
             )
         if not {"global", "personal"} <= set(settings.tracks):
-            raise UserError("FedSM-extra needs the tracks `global` and `personal` to choose among")
+            raise UserError("FedSM-extra chooses among the tracks `global` and `personal`", remedy="list both")
 
     def open(self, best_models: Callable[[], dict[str, Tensors]]) -> None:
         self._best_models = best_models

@@ -58,10 +58,6 @@ SHRINKAGES = (0.02, 0.05, 0.1)
 # The safest of those: the encoder gives more numbers than there are images. With a trained U-Net on the nuclei data
 # (three splits) these three, 0.3 and 0.5 gave the same accuracy.
 ENCODER_SHRINKAGE = 0.1
-_NEEDS_GLOBAL = (
-    "descriptor `encoder` of a statistics selector looks through the global model: it needs a track `global` that is"
-    " one network for all sites (fedavg, fedprox, scaffold); or use the descriptor `image`"
-)
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +87,8 @@ class StatisticsClient(ClientTrack):
         self._payload: Tensors = {}
         if isinstance(self.site.release, PrivateSums) and self._descriptor != IMAGE:
             message = f"the site's statistics_privacy works with the descriptor {IMAGE!r}, not {self._descriptor!r}"
-            raise UserError(f"{message}: ask for another job, or take it out of fedsm_site.yaml", public=message)
+            remedy = "ask for another job, or take it out of fedsm_site.yaml"
+            raise UserError(message, remedy=remedy, public=message)
 
     def send(self, phase: Phase, training_images: Iterable[Batch] = ()) -> Tensors:
         """The sums, before round 1; those of the encoder after the last round, when its final weights are there."""
@@ -161,7 +158,10 @@ class StatisticsServer(ServerTrack):
     @classmethod
     def check(cls, settings: JobSettings, options: Mapping[str, Any], n_sites: float) -> None:
         if options["descriptor"] == ENCODER and "global" not in settings.tracks:
-            raise UserError(_NEEDS_GLOBAL)
+            raise UserError(
+                "the selector's descriptor `encoder` looks through the global model, and there is none",
+                remedy="add a track `global` (fedavg, fedprox or scaffold), or use the descriptor `image`",
+            )
 
     def payload(self, phase: Phase, site: str) -> Tensors:
         """The classes, after the last round, for the sites to choose the shrinkage with."""

@@ -245,4 +245,6 @@ class BesideGlobalServer(SitePersonalServer):
     @classmethod
     def check(cls, settings: JobSettings, options: Mapping[str, Any], n_sites: float) -> None:
         if next(iter(settings.tracks)) != "global":  # a batch steps the tracks in this order
-            raise UserError("a personal track that learns beside the global one needs `global` as the first track")
+            raise UserError(
+                "the personal track learns beside the global one", remedy="list `global` as the first track"
+            )

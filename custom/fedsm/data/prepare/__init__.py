@@ -15,6 +15,7 @@ import numpy as np
 from PIL import Image
 
 from fedsm.core.errors import UserError
+from fedsm.core.model import known_words
 from fedsm.data.prepare import drishti, i2cvb, msd, nci_isbi, promise12, prostatex, refuge, riga, rim_one
 from fedsm.data.prepare.pictures import read_picture
 from fedsm.data.prepare.source import Prepared, Source
@@ -43,7 +44,7 @@ def prepare(
         UserError: unknown source, a download that is missing or incomplete, or a site that already holds files.
     """
     if source not in SOURCES:
-        raise UserError(f"unknown source {source!r}; known: {', '.join(SOURCES)}")
+        raise UserError(f"unknown source {source!r}", remedy=known_words(source, SOURCES))
     spec = SOURCES[source]
     if readers not in spec.readers:
         raise UserError(f"{source}: readers {readers!r} is not possible", remedy=f"choose {' or '.join(spec.readers)}")

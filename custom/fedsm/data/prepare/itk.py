@@ -26,7 +26,7 @@ def simple_itk(source: str) -> ModuleType:
     try:
         import SimpleITK
     except ImportError as e:
-        raise UserError(f"{source} needs SimpleITK: pip install '.[prepare]'") from e
+        raise UserError(f"{source} needs SimpleITK", remedy="pip install 'fedsm[prepare]'") from e
     SimpleITK.ProcessObject.SetGlobalWarningDisplay(False)
     return SimpleITK
 
