@@ -50,7 +50,7 @@ class Kind:
         server: the server's half.
         selector: for selectors, the class that selects at inference.
         options: what a job may set.
-        personal: may be the personal track of a method that trains others beside it, such as FedSM (`--personal`).
+        personal: whether it can replace the personal track of a method such as FedSM (`--personal`).
     """
 
     client: type[ClientTrack]
@@ -61,12 +61,12 @@ class Kind:
 
     @property
     def rule(self) -> str | None:
-        """How a selector of this kind is read at inference; None for kinds that are no selectors."""
+        """How a selector's output is used at inference; None for kinds that are not selectors."""
         return self.selector.rule if self.selector else None
 
     @property
     def track(self) -> str:
-        """The name of the tracks that are of this kind."""
+        """The name of a track of this kind: `global`, `personal` or `selector`."""
         if self.selector:
             return "selector"
         return "personal" if issubclass(self.server, _PERSONAL) else "global"
@@ -109,7 +109,7 @@ def _options(name: str, spec: dict[str, Any]) -> dict[str, Any]:
     """A track's options, complete and checked.
 
     Raises:
-        UserError: an option that the kind does not have, or a value that it cannot have.
+        UserError: an option that the kind does not have, or a value that is not allowed.
     """
     given = {key: value for key, value in spec.items() if key != "kind"}
     try:
@@ -121,16 +121,16 @@ def _options(name: str, spec: dict[str, Any]) -> dict[str, Any]:
 def complete_tracks(settings: JobSettings) -> dict[str, dict[str, Any]]:
     """A job's tracks with every option that is not given at its default.
 
-    A job says all that it is trained with: a default that changes later makes another job, not another result of this.
+    A job states everything that it is trained with, so that a later change of a default does not change it.
 
     Raises:
-        UserError: an unknown kind or option, or a value that it cannot have.
+        UserError: an unknown kind or option, or a value that is not allowed.
     """
     return {name: {"kind": spec.get("kind")} | _options(name, spec) for name, spec in settings.tracks.items()}
 
 
 def client_tracks(settings: JobSettings, site: SiteContext) -> dict[str, ClientTrack]:
-    """The client halves of a job's tracks; `site.tracks` holds them from now on."""
+    """The client halves of a job's tracks; they are also put into `site.tracks`."""
     site.tracks.update(
         {
             name: kind_of(name, spec).client(settings, _options(name, spec), site)
@@ -159,7 +159,7 @@ def check_tracks(settings: JobSettings, sites: list[str]) -> None:
 
 
 def check_options(settings: JobSettings, n_sites: float = math.inf) -> None:
-    """Refuses tracks whose kind or options cannot work with so many sites; inf: with any number of them.
+    """Refuses tracks whose kind or options cannot work with this number of sites; inf: with any number.
 
     Raises:
         UserError: with the remedy.
@@ -187,7 +187,7 @@ def server_tracks(settings: JobSettings, sites: list[str]) -> dict[str, ServerTr
 
 
 def selection_rule(settings: JobSettings) -> str | None:
-    """How the job's selector is read at inference (see `fedsm.selectors.inference`); None where there is none."""
+    """How the selector's output is used at inference (see `fedsm.selectors.inference`); None without a selector."""
     spec = settings.tracks.get("selector")
     return kind_of("selector", spec).rule if spec else None
 
@@ -199,7 +199,7 @@ def lam_of(settings: JobSettings) -> float | None:
 
 
 def score_names(settings: JobSettings) -> dict[str, str]:
-    """What a validation score of each track is: Dice, or of a selector that names sites how often it is right."""
+    """What each track's validation score measures: Dice, or accuracy for a selector that names the image's site."""
     names_sites = selection_rule(settings) == THRESHOLD
     return {t: "accuracy" if t == "selector" and names_sites else "Dice" for t in settings.tracks}
 
@@ -207,7 +207,7 @@ def score_names(settings: JobSettings) -> dict[str, str]:
 def playing(tracks: dict[str, ServerTrack], number: int) -> list[str]:
     """The tracks that are trained in a round.
 
-    A track with an option `rounds` has the last so many rounds to itself: the others are done by then.
+    A track with an option `rounds` has that many rounds at the end to itself: the others have finished by then.
     """
     own = {n: t.settings.rounds - t.options["rounds"] for n, t in tracks.items() if "rounds" in t.options}
     names = [name for name in tracks if number > own.get(name, 0)]

@@ -8,13 +8,13 @@
 
 Deng et al., "Adaptive personalized federated learning", 2020, Algorithm 1 and its adaptive alpha. The gradient is
 that at vbar^{t-1}, and alpha steps with every batch. eta_alpha is 1: with 0.01 alpha hardly left 0.5 in 60 rounds of
-nuclei, with 1 the sites ended between 0.40 and 0.67 (RESULTS.md). The paper steps with SGD; Adam divides a constant
-alpha out again, so what v feels of it is its change, and above all where the gradient is taken. alpha = 1 without
-adapting is `local`.
+nuclei, with 1 the sites ended between 0.40 and 0.67 (RESULTS.md). The paper steps with SGD. Adam cancels a constant
+factor alpha, so alpha affects v through its changes, and above all through the point where the gradient is taken.
+alpha = 1 without adapting is `local`.
 
-The mixture is what is scored, remembered as best and delivered: w in it is the site's trained copy, not the average
-that follows. Float buffers are mixed as weights are; v's are those that the mixture's passes leave, and its integer
-buffers are taken as they are.
+The mixture is what is scored, remembered as best and delivered. Its w is the site's trained copy, not the average
+that follows. Float buffers are mixed like weights. v takes over the mixture's buffers after each pass, and integer
+buffers of the mixture are those of v.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fedsm.core.tensors import Batch, Tensors
 from fedsm.tracks.options import TrackOptions
 from fedsm.tracks.site_personal import SitePersonalClient
 
-# A word, which a job may also write as true or false.
+# `yes` or `no`, which a job may also write as true or false.
 YesNo = Annotated[
     Literal["yes", "no"],
     BeforeValidator(lambda value: {True: "yes", False: "no"}[value] if isinstance(value, bool) else value),
@@ -41,13 +41,13 @@ YesNo = Annotated[
 class APFLOptions(TrackOptions):
     """Options of `apfl`."""
 
-    alpha: float = Field(default=0.5, ge=0, le=1, description="The own network's share in the mixture, at the start.")
+    alpha: float = Field(default=0.5, ge=0, le=1, description="Share of the site's own network at the start.")
     adapt: YesNo = Field(default="yes", description="Whether alpha learns, too.")
     eta_alpha: float = Field(default=1.0, ge=0, description="Step size of alpha.")
 
 
 class APFLClient(SitePersonalClient):
-    """`net` is the mixture vbar, `own` is v, and w is the global track's network: that one steps first."""
+    """`net` is the mixture vbar, `own` is v, and w is the global track's network, which steps first."""
 
     def __init__(self, *args: Any):
         super().__init__(*args)

@@ -12,9 +12,9 @@ A run has three phases, and in each a track answers the same questions:
     DELIVER    once, after its last round  receive, validate,     payload, expects, problem, accept, close
                                            send
 
-So a method needs no hook of its own: it answers in the phase in which it has something to say. A site that did not
-answer a round is simply not given to `accept`: the docstring of each track says what follows. Sites that join or leave
-a run concern only tracks that hold something for each site: see `Membership`.
+So a method needs no hook of its own: it does its part in the phase in which it has something to send or to receive. A
+site that did not answer a round is simply not given to `accept`; the docstring of each track says what that means.
+Only tracks that hold something for each site need to know when sites join or leave a run: see `Membership`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ import torch
 from fedsm.core.settings import JobSettings
 from fedsm.core.tensors import Batch, Tensors
 
-Report = dict[str, Any]  # what a site says of a model on its validation images: `score`, `images`, and perhaps more
-Release = Callable[[torch.Tensor, int, str], Tensors]  # how a site lets sums over its images leave
+Report = dict[str, Any]  # a site's scores of a model on its validation images: `score`, `images`, and perhaps more
+Release = Callable[[torch.Tensor, int, str], Tensors]  # turns rows of descriptors into the sums that may leave a site
 
 
 class Phase(StrEnum):
@@ -53,7 +53,7 @@ class SiteContext:
         index: the site's index, 0-based.
         n_sites: number of sites of the job.
         device: where to compute.
-        release: how sums over the site's images may leave it; None: nothing stands between (tests, estimates).
+        release: checks sums over the site's images before they leave it; None: they leave as they are (tests).
         tracks: all client halves of the site, by name, in the order in which a batch steps them.
     """
 
@@ -69,11 +69,11 @@ class ClientTrack:
 
     Args:
         settings: the job's settings.
-        options: this track's own options (everything beside `kind`).
+        options: this track's own options (everything except `kind`).
         site: what it shares with the other tracks of the site.
     """
 
-    sums: ClassVar[bool] = False  # whether what it sends are sums over images, not changes of a network
+    sums: ClassVar[bool] = False  # whether it sends sums over images instead of changes of a network
 
     def __init__(self, settings: JobSettings, options: Mapping[str, Any], site: SiteContext):
         self.settings = settings
@@ -83,7 +83,7 @@ class ClientTrack:
     def receive(self, phase: Phase, payload: Tensors) -> None:
         """Takes the server's model of a round, or after the last one the final model.
 
-        The tensors are the track's own to keep, not to change.
+        The track may keep the tensors, but must not change them.
         """
 
     def validate(self, phase: Phase, batches: Iterable[Batch]) -> Report:
@@ -140,7 +140,7 @@ class ServerTrack(ABC):
         tracks: all server halves of the job, by name; the caller fills it.
     """
 
-    sums: ClassVar[bool] = False  # whether what sites send are sums over images, not changes of a network
+    sums: ClassVar[bool] = False  # whether sites send sums over images instead of changes of a network
 
     def __init__(
         self, name: str, settings: JobSettings, options: Mapping[str, Any], sites: list[str],
@@ -154,7 +154,7 @@ class ServerTrack(ABC):
 
     @classmethod
     def check(cls, settings: JobSettings, options: Mapping[str, Any], n_sites: float) -> None:  # noqa: B027
-        """Refuses what cannot work with so many sites (inf: any number), before anything costs time.
+        """Refuses options that cannot work with this number of sites (inf: any number), before anything costs time.
 
         Raises:
             UserError: with the remedy.
@@ -164,11 +164,11 @@ class ServerTrack(ABC):
         """Called before each of the track's rounds; `best_models()` reads the best models so far."""
 
     def payload(self, phase: Phase, site: str) -> Tensors:
-        """What goes down to a site in a round (TRAIN), or to be validated after the last one (DELIVER)."""
+        """What a site gets in a round (TRAIN), or for validation after the last one (DELIVER)."""
         return {}
 
     def expects(self, phase: Phase) -> Tensors:
-        """A tensor for each key that a site must send: its shape and dtype are checked, not its values."""
+        """One tensor for each key that a site must send; only its shape and dtype matter, not its values."""
         return {}
 
     def problem(self, phase: Phase, tensors: Tensors, images: Mapping[str, int], report: Report) -> str | None:
@@ -178,19 +178,19 @@ class ServerTrack(ABC):
             phase: the phase.
             tensors: what the site sent for this track; empty if nothing is expected.
             images: the site's images of each part.
-            report: what it says of the model on its validation images; empty if nothing.
+            report: the site's scores of the model on its validation images; empty if there are none.
         """
         return None
 
     def accept(self, phase: Phase, site: str, tensors: Tensors, weight: float = 0) -> None:  # noqa: B027
-        """Takes what one site sent, after all checks. `weight` is what the site weighs in averages (TRAIN)."""
+        """Takes what one site sent, after all checks. `weight` is the site's weight in averages (TRAIN)."""
 
     def close(self, phase: Phase, reports: Mapping[str, Report] | None = None) -> dict[str, str]:
         """Ends a phase, or in TRAIN a round: what was accepted becomes the next model.
 
         Args:
             phase: the phase.
-            reports: site -> what it says of the model on its validation images (DELIVER).
+            reports: site -> its scores of the model on its validation images (DELIVER).
 
         Returns:
             site -> what a person should know about what it sent.
@@ -206,9 +206,9 @@ class ServerTrack(ABC):
         """Takes back what `files` gave."""
 
     def models(self) -> dict[str, list[str]]:
-        """The networks that compete for the best validation round -> the sites whose validation images score them.
+        """Each network of which the best round is kept -> the sites whose validation images score it.
 
-        Each is a stem of `files`, as soon as it is at the server.
+        Its name is a stem of `files`, as soon as the network is at the server.
         """
         return {self.name: self.sites}
 
@@ -221,18 +221,18 @@ class Membership(Protocol):
     """
 
     def join(self, files: dict[str, Tensors], new: list[str]) -> list[str]:
-        """Gives new sites their place; `sites` of the track holds them already, at the end.
+        """Adds new sites; the track's `sites` already ends with them.
 
         Returns:
-            models that are others now: the best of them so far no longer counts.
+            models that have changed by this: their best round so far no longer counts.
 
         Raises:
-            UserError: the method has no start for a site that comes later.
+            UserError: the method cannot start a site that comes later.
         """
         ...
 
     def leave(self, files: dict[str, Tensors], site: str) -> None:
-        """Takes out a site that leaves for good; `sites` of the track still holds it.
+        """Takes out a site that leaves for good; the track's `sites` still holds it.
 
         Raises:
             UserError: the method cannot go on without it.

@@ -4,7 +4,7 @@
 
 Li et al., "Ditto: fair and robust federated learning through personalization", ICML 2021, Algorithm 1 (`prox` is its
 lambda). The paper steps with SGD; here Adam sees the gradient in the brackets. v_k never leaves the site before the
-end and never touches w_g. prox = 0 is `local`. The loss that is reported holds prox / 2 ||v_k - w_g||^2.
+end and never touches w_g. prox = 0 is `local`. The reported loss includes prox / 2 ||v_k - w_g||^2.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class DittoOptions(TrackOptions):
 
 
 class DittoClient(SitePersonalClient):
-    """Goes on from its own v_k, and pays for its distance from the received global model."""
+    """Goes on from its own v_k; the loss grows with the distance from the received global model."""
 
     def begin(self, n_images: int, training_images: Iterable[Batch] = ()) -> None:
         self._anchor = anchor_of(self.net, self.global_track.received)

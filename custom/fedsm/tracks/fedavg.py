@@ -27,7 +27,8 @@ class AveragedServer(ServerTrack):
 
     def __init__(self, *args: Any):
         super().__init__(*args)
-        self.network = SharedNetwork(initial_weights(lambda: build_unet(self.settings.task), self.settings.seed))
+        first = initial_weights(lambda: build_unet(self.settings.task), self.settings.seed)
+        self.network = SharedNetwork(first, self.sites)
 
     @property
     def weights(self) -> Tensors:
@@ -41,15 +42,15 @@ class AveragedServer(ServerTrack):
         return self.weights if phase == TRAIN else {}
 
     def accept(self, phase: Phase, site: str, tensors: Tensors, weight: float = 0) -> None:
-        self.network.add(tensors, weight, self.sites.index(site))
+        self.network.add(site, tensors, weight)
 
     def close(self, phase: Phase, reports: Mapping[str, Report] | None = None) -> dict[str, str]:
         if phase == TRAIN:
-            self.network.close(everybody=self.network.answers == len(self.sites))
+            self.network.close()
         return {}
 
     def files(self) -> dict[str, Tensors]:
         return {self.name: self.weights}
 
     def load_files(self, files: dict[str, Tensors]) -> None:
-        self.network = SharedNetwork(files[self.name])
+        self.network = SharedNetwork(files[self.name], self.sites)

@@ -1,13 +1,13 @@
-"""FedBN: everything is averaged but the norm layers.
+"""FedBN: everything except the norm layers is averaged.
 
     site k:  (u_k, b_k) <- Adam((u_k, b_k), grad F_k),      from u_k = u and its own b_k
     server:  u <- sum_k (n_k / n) u_k                       u: all entries outside norm layers; b_k: those inside
 
 Li et al., "FedBN: federated learning on non-IID features via local batch normalization", ICLR 2021. The paper has batch
-norm in mind; here it is every batch, instance, group, layer or RMS norm, found by the type of the module: its weights,
-its running statistics and its counters. They never go up or down in a round. The wire carries u each way, and once,
-after the last round, the whole network up, since norm layers are nowhere but at their site. A network without norm
-layers, or whose norm layers have nothing of their own, is trained as with FedAvg.
+norm in mind; here every batch, instance, group, layer or RMS norm counts, found by the type of the module: its weights,
+its running statistics and its counters. They do not travel in a round. The wire carries u each way, and once, after the
+last round, the whole network up, since only the site has its norm layers. A network without norm layers, or whose norm
+layers have no parameters, is trained as with FedAvg.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def norm_entries(net: nn.Module) -> set[str]:
 class FedBNClient(SitePersonalClient):
     """Puts the received u around its own norm layers: that network is scored, remembered as best, and trained.
 
-    A site without its state (a new disk) starts its norm layers anew, as in round 1. After the last round the last u
-    comes, and competes too.
+    A site without its state (a new disk) starts its norm layers anew, as in round 1. After the last round the site gets
+    the last u, which may still give the best network.
     """
 
     def __init__(self, *args: Any):
@@ -72,8 +72,9 @@ class FedBNServer(SharedAndPersonalServer):
         super().__init__(*args)
         with torch.random.fork_rng(devices=[]):
             norms = norm_entries(build_unet(self.settings.task))
-        self.network = SharedNetwork({key: value for key, value in self.weights.items() if key not in norms})
+        shared = {key: value for key, value in self.weights.items() if key not in norms}
+        self.network = SharedNetwork(shared, self.sites)
 
     def payload(self, phase: Phase, site: str) -> Tensors:
-        """u, also after the last round: norm layers alone are no network."""
+        """u, also after the last round: norm layers alone are not a network."""
         return self.weights

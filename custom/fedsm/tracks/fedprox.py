@@ -4,7 +4,7 @@
     server:  w_g <- sum_k (n_k / n) w_k
 
 Li et al., "Federated optimization in heterogeneous networks", MLSys 2020, eq. 2 and Algorithm 2. The paper steps with
-SGD; here Adam sees the gradient of the sum. mu = 0 is FedAvg. The loss that is reported holds the term.
+SGD; here Adam sees the gradient of the sum. mu = 0 is FedAvg. The reported loss includes the term.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _trainable(net: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def anchor_of(net: nn.Module, weights: Tensors) -> list[torch.Tensor]:
-    """The weights that belong to the trainable parameters of a network, where that network computes."""
+    """The weights of a network's trainable parameters, on the network's device."""
     return [weights[name].to(p.device, p.dtype) for name, p in _trainable(net).items()]
 
 
@@ -42,7 +42,7 @@ class FedProxOptions(TrackOptions):
 
 
 class FedProxClient(SegmentationClient):
-    """Trains the received model, and pays for leaving it."""
+    """Trains the received model; the loss grows with the distance from it."""
 
     def begin(self, n_images: int, training_images: Iterable[Batch] = ()) -> None:
         self._anchor = anchor_of(self.net, self.received)

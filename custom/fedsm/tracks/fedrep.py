@@ -1,7 +1,7 @@
 """FedRep: a shared representation, and a head of its own at every site.
 
-    site k:  h_k   <- Adam(h_k, grad_h F_k(h_k, phi))           head first: phi as received stands still
-             phi_k <- Adam(phi, grad_phi F_k(h_k, phi))         then the body: the new h_k stands still
+    site k:  h_k   <- Adam(h_k, grad_h F_k(h_k, phi))           head first: phi is fixed as received
+             phi_k <- Adam(phi, grad_phi F_k(h_k, phi))         then the body: the new h_k is fixed
     server:  phi   <- sum_k (n_k / n) phi_k                     over the sites that answered
 
 Collins et al., "Exploiting shared representations for personalized federated learning", ICML 2021, Algorithm 1.
@@ -13,15 +13,15 @@ The body phi is everything else, encoder and decoder.
 
 The head takes `head_steps` steps on each batch of one walk over the training images, without augmentation and in their
 order. Then the body takes a step on each batch of the round's pass, as many as with other methods. So a round costs
-one more pass, but backwards only through the head. An abort waits for the end of that walk.
+one more pass, but backwards only through the head. An abort takes effect only after that walk.
 
 Where this differs from the paper: Adam instead of SGD, one for both parts, its moments at the site across rounds; sites
 weigh by their images, not equally; the paper walks the images several times for the head. Batch norm's running
 statistics in the body follow every forward pass, those of the head's steps too; instance norm (the default) has none.
 
-The wire carries phi each way, and once, after the last round, the whole network up, since heads are nowhere but at
-their site. Of the default U-Net with two labels that is 6,503,360 of 6,505,828 bytes. With head_steps = 0 heads stay
-as the seed made them, and the body is trained as with FedAvg.
+The wire carries phi each way, and once, after the last round, the whole network up, since only the site has its head.
+phi is 6,503,360 of the 6,505,828 bytes of the default U-Net with two labels. With head_steps = 0 heads stay as the seed
+made them, and the body is trained as with FedAvg.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class FedRepClient(SitePersonalClient):
     """Puts the received body under its own head: that network is scored, remembered as best, and trained.
 
     A site without its state (a new disk, or one that joined later) starts its head anew, as in round 1. After the last
-    round the last body comes, and competes too.
+    round the site gets the last body, which may still give the best network.
     """
 
     def __init__(self, *args: Any):
@@ -91,8 +91,9 @@ class FedRepServer(SharedAndPersonalServer):
 
     def __init__(self, *args: Any):
         super().__init__(*args)
-        self.network = SharedNetwork({k: v for k, v in self.weights.items() if not k.startswith(HEAD)})
+        body = {key: value for key, value in self.weights.items() if not key.startswith(HEAD)}
+        self.network = SharedNetwork(body, self.sites)
 
     def payload(self, phase: Phase, site: str) -> Tensors:
-        """The body, also after the last round: a head alone is no network."""
+        """The body, also after the last round: a head alone is not a network."""
         return self.weights

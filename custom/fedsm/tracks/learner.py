@@ -31,7 +31,7 @@ class Learner:
         self._amp = amp and device.type == "cuda"
 
     def forward(self, images: torch.Tensor, net: nn.Module | None = None) -> torch.Tensor:
-        """Logits of the network, or of another, under autocast where the device and the settings allow it."""
+        """Logits of this network or of `net`, under autocast where the device and the settings allow it."""
         with torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._amp):
             logits: torch.Tensor = (net or self.net)(images).float()
         return logits
@@ -49,7 +49,7 @@ class Learner:
         return {f"{i}.{k}": v.detach().cpu() for i, entry in moments.items() for k, v in entry.items()}
 
     def load_moments(self, state: Tensors) -> None:
-        """Takes back what `moments` gave. Empty: starts afresh."""
+        """Takes back what `moments` gave. Empty: starts anew."""
         moments: dict[int, dict[str, torch.Tensor]] = {}
         for key, value in state.items():
             index, _, name = key.partition(".")

@@ -1,4 +1,4 @@
-"""Local: every site trains a network alone, the baseline that a federation has to beat.
+"""Local: every site trains a network on its own, the baseline that a federation has to beat.
 
     site k:  v_k <- Adam(v_k, grad F_k(v_k))     for every batch
 
@@ -14,7 +14,7 @@ from fedsm.tracks.site_personal import SitePersonalClient
 
 
 class LocalClient(SitePersonalClient):
-    """A network that is kept at its site and learns from nothing else, not even at its start."""
+    """A network that stays at its site and learns from nothing else, not even at its start."""
 
     def receive(self, phase: Phase, payload: Tensors) -> None:
         """Nothing comes."""

@@ -8,6 +8,6 @@ from fedsm.core.model import Settings
 
 
 class TrackOptions(Settings):
-    """Options of a track; of most kinds there are none."""
+    """Options of a track; most kinds have none."""
 
     errors_are_public: ClassVar[bool] = True  # a site gets these values from the server

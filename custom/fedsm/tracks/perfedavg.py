@@ -10,14 +10,14 @@ Fallah, Mokhtari and Ozdaglar, "Personalized federated learning with theoretical
 meta-learning approach", NeurIPS 2020. a is `inner_lr`; 1 was the best of 0.01, 0.1 and 1 on nuclei (RESULTS.md), the
 gradient of a Dice loss being short. H v is (grad f(w + d v) - grad f(w - d v)) / 2d, as in their
 HF variant; they draw a third batch for H, we take D, which makes `hf` the derivative of f(w~(w); D') itself, as far as
-the difference is good. Against double backward, on the default U-Net and two batches of nuclei, it was 7 % off (cosine
-0.998) after 80 steps of training and 133 % (cosine 0.59) at the first weights; there 63 % at best, with a d v ten
-times longer. The paper's outer step is SGD; here it is Adam, whose moments stay at the site.
+the finite difference is exact. Compared with double backward, on the default U-Net and two batches of nuclei, it was
+7 % off (cosine 0.998) after 80 steps of training and 133 % (cosine 0.59) at the first weights, there 63 % at best, with
+a d v ten times longer. The paper's outer step is SGD; here it is Adam, whose moments stay at the site.
 
-A last batch without a partner is its own (D' = D): no image is left out, and a site of one batch learns too.
-theta_k starts each round from the received w and takes its steps on the round's first batches (fewer, where the pass
-has fewer). It is one average behind: what is delivered was adapted from a w that went down, not from the last average,
-which no site trains on. inner_lr = 0 with `fo` is FedAvg on every second batch.
+A last batch without a partner is its own partner (D' = D): no image is left out, and a site with one batch learns too.
+theta_k starts each round from the received w and takes its steps on the round's first batches (fewer, if the pass has
+fewer). It is one average behind: what is delivered was adapted from a w that a site received, not from the last
+average, which no site trains on. inner_lr = 0 with `fo` is FedAvg on every second batch.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class PerFedAvgOptions(TrackOptions):
     )
     inner_lr: float = Field(default=1.0, ge=0, description="Rate a of the inner step.")
     adapt_steps: int = Field(
-        default=1, ge=1, le=MOST_STEPS, description="Inner steps that make the personal network of the shared one."
+        default=1, ge=1, le=MOST_STEPS, description="Inner steps that turn the shared network into the personal one."
     )
 
 
 class PerFedAvgClient(SharedAndPersonalClient):
     """`shared` is the meta model w, `net` the adapted model theta_k.
 
-    Batch statistics (buffers) of w are those that its two passes over D and D' leave.
+    Batch statistics (buffers) of w are those after its two passes over D and D'.
     """
 
     def __init__(self, *args: Any):
@@ -62,7 +62,7 @@ class PerFedAvgClient(SharedAndPersonalClient):
         self.net.load_state_dict(self.shared.state_dict())
         self._adapted = 0
         self._left = n_images
-        # D and w, while the shared network stands at w~
+        # D and w, while the shared network holds w~
         self._open: tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]] | None = None
 
     def step(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None = None) -> float | None:
@@ -80,7 +80,7 @@ class PerFedAvgClient(SharedAndPersonalClient):
         return loss
 
     def _descend(self, net: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
-        """One plain gradient step with a; returns the loss before it."""
+        """One plain gradient step of rate a; returns the loss before it."""
         loss, gradients = self.gradients(net, images, labels)
         with torch.no_grad():
             for parameter, gradient in zip(net.parameters(), gradients, strict=True):

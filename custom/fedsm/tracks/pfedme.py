@@ -1,26 +1,26 @@
-"""pFedMe: every site has a model of its own on an elastic band to a shared one (a Moreau envelope).
+"""pFedMe: every site has a model of its own, held near a shared one as by an elastic band (a Moreau envelope).
 
     for every batch D:  theta ~ argmin f(theta; D) + prox / 2 ||theta - w||^2           (`inner_steps` steps)
                         w <- w - outer_lr * prox * (w - theta)
     server:             w <- (1 - beta) w + beta sum_k (n_k / n) w_k
 
 Dinh, Tran and Nguyen, "Personalized federated learning with Moreau envelopes", NeurIPS 2020, Algorithm 1 (`prox` is its
-lambda). The paper weights the w_k equally; here by images, as our FedAvg does. Scored, remembered as best and
-delivered is theta as the last batch left it, never w.
+lambda). The paper weights the w_k equally; here by images, as our FedAvg does. What is scored, remembered as best and
+delivered is theta after the last batch, never w.
 
-The paper leaves the inner solver open. An inner step here is a gradient step on f and the exact answer to the rest:
+The paper leaves the inner solver open. An inner step here is a gradient step on f, then the exact proximal step:
 
     theta <- w + (theta - w - inner_lr * grad f(theta; D)) / (1 + inner_lr * prox)
 
 It has the same fixed point as plain gradient steps, and no prox is too large for it: theta just stays at w, where
-plain steps explode from inner_lr * prox = 2 on. Adam would be no help: its steps have size inner_lr whatever the
-gradient, and the band is so short (grad f / prox) that theta would only tremble around w. So there are no moments to
-keep. theta starts each round at w and goes on from batch to batch, as in the authors' code.
+plain steps diverge for inner_lr * prox > 2. Adam would not help: its steps have size inner_lr whatever the gradient,
+and the distance from w is so small (grad f / prox) that theta would only oscillate around w. So there are no moments
+to keep. theta starts each round at w and goes on from batch to batch, as in the authors' code.
 
 outer_lr * prox may be at most 1, which moves w onto theta; the default is 60 * 0.015 = 0.9. w then moves as with SGD of
-about the rate outer_lr; a smaller prox allows a larger one. The paper's prox of 15 is for losses whose gradients are
-larger than those of a Dice loss in a U-Net: theta hardly left w with it. 0.015 with an inner_lr of 10 was the best of
-five pairs on nuclei (RESULTS.md). The job's lr plays no part here.
+about the rate outer_lr; a smaller prox allows a larger rate. The paper's prox of 15 is for losses whose gradients are
+larger than those of a Dice loss in a U-Net: with it theta hardly left w. A prox of 0.015 with an inner_lr of 10 was the
+best of five pairs on nuclei (RESULTS.md). The job's lr is not used here.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from fedsm.tracks.shared_and_personal import SharedAndPersonalClient, SharedAndP
 class PFedMeOptions(TrackOptions):
     """Options of `pfedme`."""
 
-    prox: float = Field(default=0.015, ge=1e-6, description="The band between theta and w; the paper's lambda.")
+    prox: float = Field(default=0.015, ge=1e-6, description="How strongly theta is held near w; the paper's lambda.")
     inner_steps: int = Field(default=5, ge=1, le=MOST_STEPS, description="Steps of theta for each batch.")
     inner_lr: float = Field(default=10.0, ge=1e-6, description="Rate of theta's steps.")
     outer_lr: float = Field(default=60.0, ge=0, description="Rate of w; outer_lr * prox may be at most 1.")
@@ -51,7 +51,7 @@ class PFedMeOptions(TrackOptions):
 
 
 class PFedMeClient(SharedAndPersonalClient):
-    """`shared` is w, `net` is theta. No image passes through w: its buffers are those that theta's passes leave."""
+    """`shared` is w, `net` is theta. No image passes through w: it takes over theta's buffers."""
 
     def begin(self, n_images: int, training_images: Iterable[Batch] = ()) -> None:
         self.net.load_state_dict(self.shared.state_dict())
@@ -81,7 +81,7 @@ class PFedMeClient(SharedAndPersonalClient):
 class PFedMeServer(SharedAndPersonalServer):
     """FedAvg of the w_k, mixed with the old w. beta = 1 is the average itself, beta > 1 goes beyond it.
 
-    Sites that did not answer a round take no part in its average; their theta waits for their next round.
+    Sites that did not answer a round take no part in its average; their theta stays until their next round.
     """
 
     @classmethod

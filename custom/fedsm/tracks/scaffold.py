@@ -3,7 +3,7 @@
     site k:  y <- w;  for every batch  y <- y - eta (g(y) + c - c_k)
              c_k+ = c_k - c + (w - y) / (steps * eta)                          (option II)
     server:  w <- w + sum_k (n_k / n) (y_k - w)
-             c <- sum_k (n_k / n) c_k            of the sites that answered c_k is now c_k+, of the others as it was
+             c <- sum_k (n_k / n) c_k            with c_k+ for the sites that answered, and c_k for the others
 
 Karimireddy et al., "SCAFFOLD: stochastic controlled averaging for federated learning", ICML 2020, Algorithm 1, with a
 server step of 1. The paper weights all sites equally, in w and in c; here both go by images, as our FedAvg does: with
@@ -12,9 +12,9 @@ round 1 is FedAvg. The wire carries 2 w each way: w and c down, y_k - w and c_k+
 
 With `optimizer: sgd` g is the gradient, and c_k+ the mean of the site's gradients. With `adam`, the default, g is the
 step that Adam makes of the gradient and c_k+ the mean of these: c - c_k is added behind Adam, not in front, because it
-is measured in Adam's steps, and these are of size 1 in every weight. Gradients are not: in a run of 25 rounds on three
-small synthetic sites their median was 9e-5 where that of c_k was 0.17. In front of Adam c - c_k drowned them and the
-Dice stayed at 0.22, against 0.49 behind it and 0.52 for FedAvg. NVFlare's `PTScaffoldHelper` adds it behind, too.
+is measured in Adam's steps, which have size 1 in every weight. Gradients do not: in a run of 25 rounds on three small
+synthetic sites their median was 9e-5, and that of c_k was 0.17. In front of Adam, c - c_k swamped them and the Dice
+stayed at 0.22, against 0.49 behind it and 0.52 for FedAvg. NVFlare's `PTScaffoldHelper` adds it behind, too.
 
 Only float parameters have controls; buffers travel and are averaged as in FedAvg.
 """
@@ -51,14 +51,14 @@ def _controlled(net: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
 class ScaffoldOptions(TrackOptions):
     """Options of `scaffold`."""
 
-    optimizer: Literal["adam", "sgd"] = Field(default="adam", description="What makes a step of a gradient.")
+    optimizer: Literal["adam", "sgd"] = Field(default="adam", description="How a gradient becomes a step.")
 
 
 class ScaffoldClient(SegmentationClient):
     """Trains the received model with corrected steps, and keeps c_k on the site's disk.
 
-    A site without its c_k (a new disk) starts with zero again. The server's c, a sum of changes, keeps the lost one's
-    n_k / n share for good: it is then no longer the mean of the c_k, and every site's correction is off by that share.
+    A site without its c_k (a new disk) starts with zero again. The server's c, a sum of changes, keeps the share n_k / n
+    of the lost c_k for good: it is then no longer the mean of the c_k, and every site's correction is off by that.
     """
 
     def __init__(self, *args: Any):
@@ -73,7 +73,7 @@ class ScaffoldClient(SegmentationClient):
         return {name: torch.zeros_like(p, device="cpu") for name, p in _controlled(self.net).items()}
 
     def receive(self, phase: Phase, payload: Tensors) -> None:
-        """Takes w and c; after the last round there is no c, and nothing is trained any more."""
+        """Takes w and c; after the last round there is no c, because nothing is trained any more."""
         super().receive(phase, _weights(payload))
         self._shared = part(_CONTROL, payload)
 
@@ -114,9 +114,9 @@ class ScaffoldServer(AveragedServer):
     """The shared network and its control c.
 
     Sites that did not answer a round take no part in w, and their share of c stays as it was: c remains the mean of
-    the c_k of all sites that have ever answered, each with the images that it had then. A site that has not, or that
-    joins later, has no share yet. An answer that came too late, was refused or clipped breaks that: the site has its
-    c_k+, the server never added it, and c is off by (n_k / n) (c_k+ - c_k) from then on.
+    the c_k of all sites that have ever answered, each weighted by its images at that time. A site that has not answered
+    yet has no share. An answer that came too late, or was refused or clipped, breaks this: the site keeps its c_k+, the
+    server never added it, and c is off by (n_k / n) (c_k+ - c_k) from then on.
     """
 
     def __init__(self, *args: Any):
@@ -180,5 +180,5 @@ class ScaffoldServer(AveragedServer):
         )
 
     def leave_model(self, model: Tensors, files: dict[str, Tensors], site: str) -> Tensors:
-        """Never asked for: no site can leave."""
+        """Never called: no site can leave."""
         return model

@@ -29,7 +29,7 @@ class SegmentationClient(ClientTrack):
         super().__init__(*args)
         self.learner = Learner(self.build(), self.settings.lr, self.site.device, self.settings.amp)
         self.segmentation_loss = SegmentationLoss()
-        self.received: Tensors = {}  # the model that came down for this round, for other tracks; not to be changed
+        self.received: Tensors = {}  # this round's model from the server, also for other tracks; must not be changed
 
     @property
     def net(self) -> nn.Module:

@@ -6,10 +6,10 @@
     server:  w_s <- sum_k (n_k / n) w_{s,k}
 
 Xu et al., CVPR 2022, "Ensemble": the paper's negative example, kept as an ablation. Every site needs all K + 1
-networks in every round; two of them come with their own tracks, so the selector's carries the other sites' (K - 1) w
-and w_s down. The paper supposes networks that are trained already;
-here the selector learns beside them, from those of the round, so that no rounds are added. The super model is made of
-each network's best round, a combination that the selector has not seen just so.
+networks in every round. Two of them come with their own tracks, so the selector's track sends w_s and the (K - 1) w of
+the other sites. The paper assumes networks that are already trained; here the selector learns at the same time, from
+the networks of each round, so that no rounds are added. The super model takes each network's best round, a combination
+that the selector has never seen as such.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class EnsembleClient(SelectorClient):
     def step(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None = None) -> float | None:
         if not self._alike:
             return super().step(images, labels, rows)
-        # Equal networks, as in round 1: the gradient is 0, but for rounding noise that Adam would turn into steps.
+        # Equal networks, as in round 1: the gradient is 0 except for rounding noise, which Adam would turn into steps.
         with torch.no_grad():
             return self.loss(images, labels, rows).item()
 
@@ -99,7 +99,7 @@ class EnsembleServer(SelectorServer):
             )
 
     def open(self, best_models: Callable[[], dict[str, Tensors]]) -> None:
-        """Copies the networks: their own change as sites answer, while others still download."""
+        """Copies the networks: the personal track changes its own as sites answer, while others still download."""
         self._models = [copy(weights) for weights in self._networks(TRAIN)]
 
     def _networks(self, phase: Phase) -> list[Tensors]:

@@ -1,4 +1,4 @@
-"""FedSM-extra: the selector learns afterwards, which model is best for which image.
+"""FedSM-extra: in rounds of its own, the selector learns which model is best for which image.
 
     rounds 1 .. R:        the global and the personal networks, as in FedSM
     rounds R+1 .. R+dR:   the selector alone, K + 1 classes: 0 is the global model, k the personal one of site k
@@ -37,17 +37,15 @@ _LABELS, _DICE = "labels", "dice"
 
 
 def lowest(losses: torch.Tensor) -> torch.Tensor:
-    """(images, models) to the model of the lowest loss, the first of equals. A loss that is no number is the highest:
-    torch takes NaN for the lowest, and one broken network would win every image."""
+    """(images, models) -> the model with the lowest loss, the first of equals. NaN counts as the highest loss:
+    for torch it is the lowest, and one broken network would win every image."""
     return losses.nan_to_num(nan=torch.inf).argmin(1)
 
 
 class ExtraOptions(TrackOptions):
     """Options of `selector_extra`."""
 
-    rounds: int = Field(
-        default=50, ge=1, description="The last rounds of the job, in which the selector alone is trained."
-    )
+    rounds: int = Field(default=50, ge=1, description="How many rounds at the end of the job train only the selector.")
 
 
 class ExtraClient(SelectorClient):
@@ -58,7 +56,7 @@ class ExtraClient(SelectorClient):
     def __init__(self, *args: Any):
         super().__init__(*args)
         self._models: list[nn.Module] = []
-        self._known: Tensors = {}  # of every image, in their order: labels of training, Dice of validation images
+        self._known: Tensors = {}  # labels of the training images and Dice of the validation images, in their order
 
     def receive(self, phase: Phase, payload: Tensors) -> None:
         super().receive(phase, part("net", payload))
@@ -74,15 +72,15 @@ class ExtraClient(SelectorClient):
     def _scores(self, batches: Iterable[Batch], score: Callable[..., torch.Tensor]) -> torch.Tensor:
         """(images, K + 1): `score(logits, truth)` of every model for each image."""
         if not self._models:
-            raise UserError("the labels of the images are lost: they come with the models in the next round")
+            raise UserError("the site has lost its labels: it makes them again when the models come in the next round")
         return torch.cat([torch.stack([score(net(x), y) for net in self._models], 1) for x, y in batches]).cpu()
 
     @torch.no_grad()
     def validate(self, phase: Phase, batches: Iterable[Batch]) -> Report:
         """Dice of the models that the selector chooses.
 
-        Not how often it names the best one: where models are alike that hardly matters, and where they are not it is
-        all that does.
+        Not how often it names the best model: a wrong choice costs little where the models are alike, and much where
+        they are not. Dice shows the difference.
         """
         self.net.eval()
         chosen, dice = [], []
@@ -96,7 +94,7 @@ class ExtraClient(SelectorClient):
         return {"score": scores.mean().item(), "images": len(scores)}
 
     def begin(self, n_images: int, training_images: Iterable[Batch] = ()) -> None:
-        """Labels the training images with the model of the lowest loss; the first of equals, so the global one."""
+        """Labels each training image with the model of the lowest loss; of equals the first, so the global model."""
         if _LABELS not in self._known:
             loss = DiceLoss(sigmoid=True, reduction="none")
             losses = self._scores(training_images, lambda logits, y: loss(logits, y).flatten(1).mean(1))

@@ -4,7 +4,7 @@
     server:  w_s <- sum_k (n_k / n) w_{s,k}
 
 Xu et al., CVPR 2022, Algorithm 1, lines 11 and 15. Every site holds one label only (its own index), so local
-steps run away and averaging them hardly helps: kept because the paper says it. `selector_gradient` is better.
+steps diverge and averaging them hardly helps: kept because the paper says so. `selector_gradient` is better.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def output_entries(build: Callable[[], nn.Module]) -> set[str]:
 
 
 def _with_rows(old: torch.Tensor, fresh: torch.Tensor) -> torch.Tensor:
-    """`fresh` with its first rows as they were."""
+    """`fresh` with its first rows replaced by the old ones."""
     return torch.cat([old, fresh[len(old) :]]) if old.shape != fresh.shape else old
 
 
@@ -83,7 +83,7 @@ class SelectorClient(ClientTrack):
         return self.learner.moments()
 
     def load_state(self, state: Tensors) -> None:
-        """Where sites have joined or left since, the last layer has other rows: its moments start again."""
+        """If sites have joined or left since, the last layer has other rows, and its moments start again."""
         shapes = [p.shape for p in self.net.parameters()]
         fits = {i: state.get(f"{i}.exp_avg", torch.zeros(shape)).shape == shape for i, shape in enumerate(shapes)}
         self.learner.load_moments({k: v for k, v in state.items() if fits.get(int(k.partition(".")[0]), False)})
@@ -96,7 +96,7 @@ class SelectorServer(ServerTrack):
 
     def __init__(self, *args: Any):
         super().__init__(*args)
-        self.network = SharedNetwork(initial_weights(self.build, self.settings.seed))
+        self.network = SharedNetwork(initial_weights(self.build, self.settings.seed), self.sites)
 
     @property
     def weights(self) -> Tensors:
@@ -114,11 +114,11 @@ class SelectorServer(ServerTrack):
         return self.weights if phase == TRAIN else {}
 
     def accept(self, phase: Phase, site: str, tensors: Tensors, weight: float = 0) -> None:
-        self.network.add(tensors, weight, self.sites.index(site))
+        self.network.add(site, tensors, weight)
 
     def close(self, phase: Phase, reports: Mapping[str, Report] | None = None) -> dict[str, str]:
         if phase == TRAIN:
-            self.network.close(everybody=self.network.answers == len(self.sites))
+            self.network.close()
         return {}
 
     def files(self) -> dict[str, Tensors]:
@@ -126,10 +126,10 @@ class SelectorServer(ServerTrack):
 
     def load_files(self, files: dict[str, Tensors]) -> None:
         check_outputs(self._empty(len(self.sites)), files[self.name])
-        self.network = SharedNetwork(files[self.name])
+        self.network = SharedNetwork(files[self.name], self.sites)
 
     def join(self, files: dict[str, Tensors], new: list[str]) -> list[str]:
-        """The network grows an output for each new site, with first weights from the seed; the others stay."""
+        """The network gets an output for each new site, with first weights from the seed; the others stay."""
         check_outputs(self._empty(len(self.sites) - len(new)), files[self.name])
         fresh = initial_weights(self.build, self.settings.seed)
         files[self.name] = {key: _with_rows(files[self.name][key], value) for key, value in fresh.items()}
@@ -140,11 +140,11 @@ class SelectorServer(ServerTrack):
         files[self.name] = self.leave_model(files[self.name], files, site)
 
     def leave_model(self, model: Tensors, files: dict[str, Tensors], site: str) -> Tensors:
-        """Without the site's output: the softmax over those that stay. Nothing is trained again."""
+        """Without the site's output: the softmax is over those that stay. Nothing is trained again."""
         return {k: self.without_output(k, v, site) for k, v in model.items()}
 
     def without_output(self, key: str, value: torch.Tensor, site: str) -> torch.Tensor:
-        """An entry of the network's, or a moment of it, without a site's output, if it is of the last layer."""
+        """An entry of the network, or a moment of it; one of the last layer loses the site's row."""
         if key not in output_entries(self.build):
             return value
         row = self.output_offset + self.sites.index(site)

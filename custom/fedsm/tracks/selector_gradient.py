@@ -71,15 +71,15 @@ class SelectorGradientServer(SelectorServer):
         self._parameters = {k: torch.nn.Parameter(v) for k, v in weights.items()}
         self._adam = torch.optim.Adam(self._parameters.values(), lr=self.settings.selector_lr, betas=(0.9, 0.999))
         for key, parameter in self._parameters.items():
-            # By the parameter's name: a file does not keep the order in which tensors were written.
+            # By the parameter's name: a file does not keep the order of its tensors.
             entry = {name: moments[f"{key}/{name}"] for name in ("step", "exp_avg", "exp_avg_sq")} if moments else {}
             self._adam.state[parameter] = entry
-        self.network = SharedNetwork({k: p.detach() for k, p in self._parameters.items()})
+        self.network = SharedNetwork({k: p.detach() for k, p in self._parameters.items()}, self.sites)
 
     def close(self, phase: Phase, reports: Mapping[str, Report] | None = None) -> dict[str, str]:
-        if phase == TRAIN and (answers := self.network.answers):
-            gradient = self.network.take_mean()
-            if answers < len(self.sites):  # a slow download may still read the old tensors
+        if phase == TRAIN and self.network.answers:
+            all_answered, gradient = self.network.all_answered, self.network.take_mean()
+            if not all_answered:  # a slow download may still read the old tensors
                 self._bind(copy(self.weights), self._moments())
             for key, parameter in self._parameters.items():
                 parameter.grad = gradient[key]
@@ -118,7 +118,7 @@ class SelectorGradientServer(SelectorServer):
 
 
 def _grown(key: str, moment: torch.Tensor, weights: Tensors) -> torch.Tensor:
-    """A moment with rows of zeros for outputs that are new."""
+    """A moment with rows of zeros for new outputs."""
     entry, _, name = key.rpartition("/")
     missing = 0 if name == "step" else len(weights[entry]) - len(moment)
     return torch.cat([moment, moment.new_zeros(missing, *moment.shape[1:])]) if missing else moment

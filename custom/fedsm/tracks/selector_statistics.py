@@ -9,14 +9,14 @@ With d(x) a descriptor of an image, site k sends once n_k, s_k = sum d and Q_k =
     yhat  = softmax(-m / 2)
 
 It is exactly what pooling all images would give, so there is no drift; a site joins or leaves by adding or
-subtracting its sums; min_k m_k says how foreign an image is. Sums that no images can have are refused
-(`possible_sums`), a site whose images scatter far more widely than the others' is left out of Sigma, and none weighs
+subtracting its sums; min_k m_k says how foreign an image is. Sums that no images could have are refused
+(`possible_sums`), a site whose images scatter far more widely than the others' is left out of Sigma, and no site weighs
 more there than `max_share` allows (`covariance_weights`).
 
 The descriptors `image` and `image+random` need no training: their sums go up before round 1 and a is chosen on
-validation data after the last. `encoder` looks through the last global model: its sums go up after the last round, when
-no task is left in which a could be chosen. It is fixed then, see `ENCODER_SHRINKAGE`. Of the global model the super
-model holds the best round; the encoder that the sums belong to is kept with the selector.
+validation data after the last. `encoder` uses the encoder of the last global model: its sums go up after the last
+round, when no task is left in which a could be chosen, so a is fixed (`ENCODER_SHRINKAGE`). The super model holds the
+best round of the global model; the encoder that the sums belong to is kept with the selector.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ from fedsm.tracks.options import TrackOptions
 from fedsm.tracks.segmentation import SegmentationClient
 
 SHRINKAGES = (0.02, 0.05, 0.1)
-# The safest of those: the encoder gives more numbers than there are images. With a trained U-Net on the nuclei data
-# (three splits) these three, 0.3 and 0.5 gave the same accuracy.
+# The safest of these: the encoder gives more numbers than there are images. With a trained U-Net on the nuclei data
+# (three splits) all three, and 0.3 and 0.5, gave the same accuracy.
 ENCODER_SHRINKAGE = 0.1
 
 log = logging.getLogger(__name__)
@@ -67,15 +67,15 @@ class StatisticsOptions(TrackOptions):
 
     descriptor: Literal["image", "image+random", "encoder"] = Field(
         default="image",
-        description="What an image is described by: numbers of the image itself, these and a fixed random network's, or"
-        " the last global model's encoder.",
+        description="What describes an image: numbers of the image itself, these and those of a fixed random network,"
+        " or the encoder of the last global model.",
     )
 
 
 class StatisticsClient(ClientTrack):
     """Sends n, the sum and the sum of outer products of its training images' descriptors, once.
 
-    A site counts the different sums that it sends (`releases`), and may want them differentially private
+    A site counts the different sums that it sends (`releases`), and may make them differentially private
     (`private_sums`).
     """
 
@@ -136,8 +136,8 @@ class StatisticsServer(ServerTrack):
     """Holds every site's sums; forms the classes when they are asked for.
 
     A site that has sent its sums keeps its class whether or not it answers later rounds. Nothing travels during
-    training. A site whose sums never arrived has no class: it is given a mean that no image is near. With the
-    descriptor `encoder` that is every site that is gone after the last round.
+    training. A site whose sums never arrived has no class: its mean is set where no image is near. With the descriptor
+    `encoder` that is every site that does not answer after the last round.
     """
 
     sums = True
@@ -198,11 +198,11 @@ class StatisticsServer(ServerTrack):
         self._weighed = None
 
     def close(self, phase: Phase, reports: Mapping[str, Report] | None = None) -> dict[str, str]:
-        """In a round: what an encoder of an earlier round saw is old now, and will be handed over again.
+        """In a round, drops the sums of an earlier encoder: new ones are handed over after the last round.
 
-        After the last: takes the shrinkage with the best validation accuracy over the sites; the smallest of equals.
-        Each site's accuracies against their own mean, then the trimmed mean over sites: one of four or more sites
-        cannot decide.
+        After the last round, takes the shrinkage with the best validation accuracy over the sites; the smallest of
+        equals. Each site's accuracies are compared with their own mean, then the trimmed mean is taken over sites, so
+        that a single one of four or more sites cannot decide.
         """
         if phase == TRAIN:
             if self._phase == DELIVER:
@@ -216,9 +216,9 @@ class StatisticsServer(ServerTrack):
         return self._weights()[1] if self._sums else {}
 
     def _weights(self) -> tuple[dict[str, float], dict[str, str]]:
-        """What each site weighs in the covariance, and why some weigh less; computed once for the sums that are there.
+        """Each site's weight in the covariance, and why some weigh less; computed once for the present sums.
 
-        For a large encoder that takes seconds, and the classes are asked for once for each site.
+        For a large encoder that takes seconds, and the classes are needed once per site.
         """
         if self._weighed is None:
             self._weighed = covariance_weights(self._sums, self.settings.max_share, self._scale)
@@ -239,12 +239,12 @@ class StatisticsServer(ServerTrack):
         self._sums, self._weighed = sums_by_site(files[f"{self.name}.sums"]), None
 
     def leave(self, files: dict[str, Tensors], site: str) -> None:
-        """The site's sums are dropped, and those of the others are what they were: nothing has to be subtracted."""
+        """Drops the site's sums; those of the others stay as they are, so nothing has to be subtracted."""
         sums = files[f"{self.name}.sums"]
         files[f"{self.name}.sums"] = {key: v for key, v in sums.items() if key.rpartition("/")[0] != site}
 
     def leave_model(self, model: Tensors, files: dict[str, Tensors], site: str) -> Tensors:
-        """The classes of the others' sums: to the bit what they would be had the site never been there."""
+        """The classes of the other sites' sums: to the bit what they would be if the site had never been there."""
         rest = [s for s in self.sites if s != site]
         sums = sums_by_site(files[f"{self.name}.sums"])
         return model | classes_of(sums, rest, covariance_weights(sums, self.settings.max_share, self._scale)[0])

@@ -21,14 +21,15 @@ from fedsm.nets.first_weights import initial_weights
 from fedsm.tracks.base import DELIVER, TRAIN, ClientTrack, Phase, Report, ServerTrack
 from fedsm.tracks.learner import Learner, SegmentationLoss
 from fedsm.tracks.shared_network import SharedNetwork
-from fedsm.tracks.site_personal import DeliveredNetworks, PersonalNetwork
+from fedsm.tracks.site_networks import DeliveredNetworks, NetworkPerSite
+from fedsm.tracks.site_personal import PersonalNetwork
 
 
 class SharedAndPersonalClient(ClientTrack):
-    """`shared` travels, `net` stays. The shared network needs no place in the site's state: it comes each round.
+    """`shared` travels, `net` stays. The site's state need not hold the shared network, which comes each round.
 
-    The personal network starts as the first shared model that comes, be it that of round 1 or, for a site that joined
-    later or lost its disk, a later one.
+    The personal network starts as the first shared model that arrives: that of round 1, or a later one at a site that
+    joined later or lost its disk.
     """
 
     def __init__(self, *args: Any):
@@ -94,16 +95,16 @@ class SharedAndPersonalClient(ClientTrack):
         return loss.item(), list(torch.autograd.grad(loss, list(net.parameters()), materialize_grads=True))
 
 
-class SharedAndPersonalServer(ServerTrack):
+class SharedAndPersonalServer(NetworkPerSite, ServerTrack):
     """Averages the shared network as FedAvg does, and waits for the personal ones as `SitePersonalServer` does.
 
-    Sites that did not answer a round take no part in its average, and come back with the newest shared model.
+    Sites that did not answer a round take no part in its average, and get the newest shared model in their next round.
     """
 
     def __init__(self, *args: Any):
         super().__init__(*args)
         self.delivered = DeliveredNetworks(self.name, self.settings, self.sites)
-        self.network = SharedNetwork(copy(self.delivered.first))
+        self.network = SharedNetwork(copy(self.delivered.first), self.sites)
 
     @property
     def weights(self) -> Tensors:
@@ -111,7 +112,7 @@ class SharedAndPersonalServer(ServerTrack):
         return self.network.weights
 
     def payload(self, phase: Phase, site: str) -> Tensors:
-        """After the last round nothing: what is validated then is at the sites."""
+        """Nothing after the last round: what is validated then is at the sites."""
         return self.weights if phase == TRAIN else {}
 
     def expects(self, phase: Phase) -> Tensors:
@@ -121,13 +122,13 @@ class SharedAndPersonalServer(ServerTrack):
 
     def accept(self, phase: Phase, site: str, tensors: Tensors, weight: float = 0) -> None:
         if phase == TRAIN:
-            self.network.add(tensors, weight, self.sites.index(site))
+            self.network.add(site, tensors, weight)
         elif phase == DELIVER:
             self.delivered.add(site, tensors)
 
     def close(self, phase: Phase, reports: Mapping[str, Report] | None = None) -> dict[str, str]:
         if phase == TRAIN:
-            self.network.close(everybody=self.network.answers == len(self.sites))
+            self.network.close()
             self.delivered.forget()
         return {}
 
@@ -135,19 +136,8 @@ class SharedAndPersonalServer(ServerTrack):
         return {self.name: self.weights} | self.delivered.files()
 
     def load_files(self, files: dict[str, Tensors]) -> None:
-        self.network = SharedNetwork(files[self.name])
+        self.network = SharedNetwork(files[self.name], self.sites)
         self.delivered.load_files(files)
 
     def models(self) -> dict[str, list[str]]:
         return self.delivered.models()
-
-    def join(self, files: dict[str, Tensors], new: list[str]) -> list[str]:
-        """A new site's network is made at the site."""
-        return []
-
-    def leave(self, files: dict[str, Tensors], site: str) -> None:
-        files.pop(f"{self.name}.{site}", None)
-
-    def leave_model(self, model: Tensors, files: dict[str, Tensors], site: str) -> Tensors:
-        """What the sites share, and the other sites' networks, stay as they are."""
-        return model

@@ -1,8 +1,8 @@
 """Personal networks that stay at their sites, and are handed over once, after the last round.
 
-What a personalization method needs on the wire differs: Local nothing, Ditto and APFL the global model that comes
-anyway. So the site keeps its personal network on its own disk, validates it each round, remembers the best, and
-delivers that one when training is over: one network up for a whole run.
+These methods need little on the wire: Local nothing, Ditto and APFL the global model that comes anyway. So the site
+keeps its personal network on its own disk, validates it each round, remembers the best, and delivers that one when
+training is over: one network up for a whole run.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from torch import nn
 
 from fedsm.core.errors import UserError
 from fedsm.core.settings import JobSettings
-from fedsm.core.state import add_, copy, part, prefixed, subtract
+from fedsm.core.state import copy, part, prefixed, subtract
 from fedsm.core.tensors import Batch, Tensors
 from fedsm.nets import build_unet
 from fedsm.nets.first_weights import initial_weights
 from fedsm.tracks.base import DELIVER, TRAIN, ClientTrack, Phase, Report, ServerTrack, SiteContext
 from fedsm.tracks.learner import Learner, SegmentationLoss, dice_report
 from fedsm.tracks.segmentation import SegmentationClient
+from fedsm.tracks.site_networks import DeliveredNetworks, NetworkPerSite
 
 
 class PersonalNetwork:
-    """A site's own network, and the best that it has been.
+    """A site's own network, and its best version so far.
 
     Args:
         net: the network.
@@ -55,13 +56,13 @@ class PersonalNetwork:
         return report
 
     def check_trained(self, phase: Phase) -> None:
-        """Refuses to hand over a network that took part in nothing.
+        """Refuses to hand over a network that was never trained.
 
         Raises:
             UserError: the site took part in no round, or lost its disk.
         """
         if phase == DELIVER and not self.best:
-            raise UserError("no personal network: the site took part in no round, or lost its local state")
+            raise UserError("the site has no personal network: it took part in no round, or lost its local state")
 
     def state(self) -> Tensors:
         """What must survive a restart."""
@@ -82,10 +83,10 @@ class PersonalNetwork:
 
 
 class SitePersonalClient(ClientTrack):
-    """Holds the personal network, and trains it alone unless a subclass says otherwise.
+    """Holds the personal network, and trains it by itself unless a subclass says otherwise.
 
-    Beside a global track it starts as the first global model that comes: that of round 1 or, for a site that joined
-    later or lost its disk, a later one.
+    Beside a global track it starts as the first global model that arrives: that of round 1, or a later one at a site
+    that joined later or lost its disk.
     """
 
     def __init__(self, *args: Any):
@@ -122,7 +123,7 @@ class SitePersonalClient(ClientTrack):
         return net
 
     def first_weights(self) -> Tensors:
-        """The weights with which every network of the run starts: all parties know them by the seed."""
+        """The weights with which every network of the run starts: all parties derive them from the seed."""
         return initial_weights(self.build, self.settings.seed)
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -134,7 +135,7 @@ class SitePersonalClient(ClientTrack):
         self.net.load_state_dict(weights)
 
     def receive(self, phase: Phase, payload: Tensors) -> None:
-        """Nothing comes down, but a site without a past starts from the global model that came for this round."""
+        """Nothing comes down; a site without a past starts from this round's global model."""
         beside = self.site.tracks.get("global")
         if self._fresh and isinstance(beside, SegmentationClient) and beside.received:
             self.start(beside.received)
@@ -149,7 +150,7 @@ class SitePersonalClient(ClientTrack):
         return self.learner.descend(self.loss(self.learner.forward(images), labels))
 
     def send(self, phase: Phase, training_images: Iterable[Batch] = ()) -> Tensors:
-        """The network as its difference to the first weights, which every party knows: what filters are made for."""
+        """The network as its difference from the first weights, which every party knows: filters expect differences."""
         return subtract(self.net.state_dict(), self.first_weights()) if phase == DELIVER else {}
 
     def state(self) -> Tensors:
@@ -160,43 +161,7 @@ class SitePersonalClient(ClientTrack):
         self._fresh = not state
 
 
-class DeliveredNetworks:
-    """The personal networks that sites have handed over, at the server.
-
-    Args:
-        track: the track's name.
-        settings: the job's settings.
-        sites: all sites.
-    """
-
-    def __init__(self, track: str, settings: JobSettings, sites: list[str]):
-        self._names = {site: f"{track}.{site}" for site in sites}
-        self.first = initial_weights(lambda: build_unet(settings.task), settings.seed)
-        self._delivered: dict[str, Tensors] = {}
-
-    def add(self, site: str, difference: Tensors) -> None:
-        """Takes a network as its difference to the first weights."""
-        self._delivered[site] = copy(self.first)
-        add_(self._delivered[site], difference)
-
-    def forget(self) -> None:
-        """What was handed over before a finished run went on is old now, and will be handed over again."""
-        self._delivered = {}
-
-    def files(self) -> dict[str, Tensors]:
-        """Those that are there, as file stem -> tensors."""
-        return {self._names[site]: tensors for site, tensors in self._delivered.items()}
-
-    def load_files(self, files: dict[str, Tensors]) -> None:
-        """Takes back what `files` gave."""
-        self._delivered = {site: files[name] for site, name in self._names.items() if name in files}
-
-    def models(self) -> dict[str, list[str]]:
-        """A personal model of every site, scored by its own site alone."""
-        return {name: [site] for site, name in self._names.items()}
-
-
-class SitePersonalServer(ServerTrack):
+class SitePersonalServer(NetworkPerSite, ServerTrack):
     """Waits for the personal networks. Nothing travels in a round.
 
     A site that is gone after the last round leaves none: the global model stands in for it in the super model.
@@ -226,17 +191,6 @@ class SitePersonalServer(ServerTrack):
 
     def models(self) -> dict[str, list[str]]:
         return self.delivered.models()
-
-    def join(self, files: dict[str, Tensors], new: list[str]) -> list[str]:
-        """A new site's network is made at the site."""
-        return []
-
-    def leave(self, files: dict[str, Tensors], site: str) -> None:
-        files.pop(f"{self.name}.{site}", None)
-
-    def leave_model(self, model: Tensors, files: dict[str, Tensors], site: str) -> Tensors:
-        """The other sites' networks stay as they are."""
-        return model
 
 
 class BesideGlobalServer(SitePersonalServer):

@@ -23,6 +23,7 @@ from fedsm.nets import build_unet
 from fedsm.nets.first_weights import initial_weights
 from fedsm.tracks.base import TRAIN, Phase, Report, ServerTrack
 from fedsm.tracks.options import TrackOptions
+from fedsm.tracks.site_networks import NetworkPerSite
 
 _BLOCK = 128 * 1024  # entries pulled at a time
 
@@ -73,7 +74,7 @@ def soft_pull_(weights: list[Tensors], lam: float) -> None:
 
 def _blocks(tensors: Tensors) -> Iterator[tuple[torch.dtype, list[str]]]:
     """The float entries in blocks of one dtype: small ones together, so that fewer calls are made, and large ones
-    alone, so that a block stays in the processor's cache between the mean and the pull."""
+    each in a block of its own, so that it stays in the processor's cache between the mean and the pull."""
     by_dtype: dict[torch.dtype, list[str]] = {}
     for key, value in tensors.items():
         if not value.is_floating_point():
@@ -91,11 +92,11 @@ class SoftPullOptions(TrackOptions):
 
     lam: float | None = Field(
         default=None, json_schema_extra={EXPECTED: "in [1/K, 1]"},
-        description="A site's own share in the pull, in [1/K, 1]; default: the task's `lam`.",
+        description="The weight of a site's own model in the pull, in [1/K, 1]; default: the task's `lam`.",
     )  # fmt: skip
 
 
-class SoftPullServer(ServerTrack):
+class SoftPullServer(NetworkPerSite, ServerTrack):
     """K personal networks, pulled towards each other after each round.
 
     All start as copies of the global one (the same seed). A site's update is added to its own model as it
@@ -140,16 +141,9 @@ class SoftPullServer(ServerTrack):
     def join(self, files: dict[str, Tensors], new: list[str]) -> list[str]:
         """A new site's personal model starts as the global one."""
         if "global" not in files:
-            raise UserError("softpull starts a new site's personal model from the `global` track, and there is none")
+            raise UserError("softpull starts a new site's personal model from the track `global`, and there is none")
         files |= {f"{self.name}.{site}": copy(files["global"]) for site in new}
         return []
-
-    def leave(self, files: dict[str, Tensors], site: str) -> None:
-        del files[f"{self.name}.{site}"]
-
-    def leave_model(self, model: Tensors, files: dict[str, Tensors], site: str) -> Tensors:
-        """The other sites' models stay as they are."""
-        return model
 
     def models(self) -> dict[str, list[str]]:
         """A personal model is scored by its own site alone."""
