@@ -71,7 +71,7 @@ def test_a_sites_own_pattern_that_fails_names_no_file_outside(tmp_path, data):
 def test_an_evaluation_goes_by_the_same_rule(tmp_path, data):
     place, settings = real_site(tmp_path / "site", data), asking("Anna|.*")
     meta = meta_of(settings) | {"part": "test", "seed": 0, "super_model": {"sites": [SITE, "other"], "gamma": 0.5}}
-    with pytest.raises(UserError, match="take it over") as caught:
+    with pytest.raises(UserError, match="only if you allow it") as caught:
         build_worker(place, SCORE, meta).do(SCORE, meta, {}, lambda: False)
     assert "told apart" in caught.value.public
 
@@ -79,11 +79,11 @@ def test_an_evaluation_goes_by_the_same_rule(tmp_path, data):
 def test_the_checks_at_the_site_say_so_before(tmp_path, data, capsys):
     task = asking("^([A-Z][a-z]+)_").task
     report = check_folder(data, SITE, task, rules=SiteRules(fixed_splits=True, task_pattern=False))
-    assert report.level == "FAIL" and any("take it over" in f.file for f in report.findings)
+    assert report.level == "FAIL" and any("only if you allow it" in f.file for f in report.findings)
     path = tmp_path / "task.yaml"
     path.write_text('name: t\nchannels: 3\nlabels: {disc: [1, 2], cup: [2]}\npatient_pattern: "^([A-Z][a-z]+)_"\n')
     command = ["data", "check", str(data), "--task", str(path), "--no-sheets"]
-    assert main(command) == 1 and "take it over" in capsys.readouterr().out
+    assert main(command) == 1 and "only if you allow it" in capsys.readouterr().out
     assert main([*command, "--patient-pattern", ""]) == 0
 
 

@@ -65,7 +65,7 @@ def test_unreadable_and_unequal_files_are_named(tmp_path):
     refuge(tmp_path / "raw")
     mask = tmp_path / "raw/REFUGE-Test-GT/Disc_Cup_Masks/G/T0001.bmp"
     save(np.full((40, 40), 255, np.uint8), mask)
-    with pytest.raises(UserError, match=r"T0001.jpg and its annotation are not of one size"):
+    with pytest.raises(UserError, match=r"T0001.jpg and its annotation differ in size"):
         prepare("refuge", tmp_path / "raw", tmp_path / "out")
     mask.write_bytes(b"not a picture")
     with pytest.raises(UserError, match=r"T0001.bmp cannot be read .*download it again"):

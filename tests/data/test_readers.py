@@ -136,7 +136,7 @@ def test_what_is_no_file_is_refused(tmp_path):
     (tmp_path / "loop.png").symlink_to(tmp_path / "loop.png")
     (tmp_path / "folder.png").mkdir()
     for name in ("pipe.png", "loop.png", "folder.png", "nowhere.nii.gz"):
-        with pytest.raises(UserError, match="no regular file"):
+        with pytest.raises(UserError, match="not a regular file"):
             read(tmp_path / name, "s")
 
 

@@ -60,8 +60,9 @@ def damage(folder, how: str) -> str:
     ("how", "words"),
     [
         ("no mask", "has no mask"), ("no image", "has no image"), ("truncated", "cannot be read"),
-        ("text", "cannot be read"), ("empty file", "cannot be read"), ("other size", "both must have one size"),
-        ("other value", "holds the value 7"), ("colour mask", "one grey channel"), ("two of a name", "have one name"),
+        ("text", "cannot be read"), ("empty file", "cannot be read"), ("other size", "both must have the same size"),
+        ("other value", "holds the value 7"), ("colour mask", "one grey channel"),
+        ("two of a name", "have the same name"),
     ],
 )  # fmt: skip
 def test_damage_is_named(site, how, words):
@@ -199,7 +200,7 @@ def test_a_mask_that_lies_elsewhere_is_refused(tmp_path):
     for part, affine in (("images", np.diag([-1.0, -1.0, 1.0, 1.0])), ("masks", np.eye(4))):
         (tmp_path / part).mkdir()
         nibabel.save(nibabel.Nifti1Image(np.zeros((8, 8, 3), np.int16), affine), tmp_path / part / "p1.nii.gz")
-    with pytest.raises(UserError, match="does not lie on its image"):
+    with pytest.raises(UserError, match="is not on its image"):
         read_pair(*list_pairs(tmp_path, "mr"), "mr", task)
 
 

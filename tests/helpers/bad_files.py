@@ -85,7 +85,7 @@ BAD = {
     "image of 0 bytes": (lambda f: empty(f / "images/case_01.png"), "0 bytes"),
     "mask of 0 bytes": (lambda f: empty(f / "masks/case_01.png"), "0 bytes"),
     "volume of 0 bytes": (no_volume, "0 bytes"),
-    "pipe": (lambda f: pipe(f / "images/case_01.png"), "no regular file"),
+    "pipe": (lambda f: pipe(f / "images/case_01.png"), "not a regular file"),
     "several pictures": (film, "2 pictures in one file"),
     "12-bit floats": (lambda f: put(f / "images/case_01.png", NOISE[..., 0] * 16, format="TIFF"), "intensities"),
 }  # fmt: skip

@@ -47,7 +47,7 @@ def test_a_manifest_without_counts_or_scores():
     """One of an earlier version."""
     old = {key: value for key, value in manifest().items() if key not in ("images", "scores")}
     card = render_card(old)
-    assert "counts were not written down" in card and "None were measured" in card
+    assert "counts were not recorded" in card and "None were measured" in card
 
 
 def test_it_lies_beside_the_weights_and_names_no_path(tmp_path):

@@ -90,7 +90,7 @@ def test_without_a_selector(tmp_path):
     with pytest.raises(UserError, match="name a site: site-1, site-2"):
         model.predict(np.zeros((20, 30, 3), np.uint8))
     assert model.predict(np.zeros((20, 30), np.uint8), site="site-2").model == "personal.site-2"
-    with pytest.raises(UserError, match="gamma is of no use"):
+    with pytest.raises(UserError, match="gamma cannot be used"):
         model.predict(np.zeros((20, 30), np.uint8), site="site-2", gamma=0.5)
 
 

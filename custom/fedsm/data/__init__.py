@@ -1,1 +1,1 @@
-"""A site's folder of images and masks, and what training sees of it."""
+"""From a site's folder of images and masks to the data that training sees."""

@@ -18,11 +18,11 @@ def augment_batch(
     Args:
         images: (B, C, H, W) in 0..1.
         labels: (B, L, H, W) of 0 and 1.
-        options: the task's. With none of them set nothing happens, and nothing is drawn.
-        generator: a CPU generator, so that every device draws the same.
+        options: the task's options. With none of them set nothing happens, and no random number is drawn.
+        generator: a CPU generator, so that every device draws the same numbers.
 
     Returns:
-        images in 0..1 and labels of 0 and 1, of the same shapes; beside the picture is black and background.
+        images in 0..1 and labels of 0 and 1, of the same shapes; what lies outside the picture is black background.
     """
     if not options.model_fields_set:
         return images, labels
@@ -39,7 +39,7 @@ def augment_batch(
     angle = uniform(math.radians(options.rotate))
     zoom = 1 / (1 + uniform(options.scale))
     cos, sin = angle.cos() * zoom, angle.sin() * zoom
-    # One affine map an image and one resampling for all: rotation and zoom of the flipped picture.
+    # One affine map per image and one resampling for all: rotation and zoom of the flipped picture.
     rows = [mirror_x * cos, -mirror_y * sin], [mirror_x * sin, mirror_y * cos]
     theta = torch.stack([torch.stack(row, 1) for row in rows], 1)
     theta = torch.cat([theta, torch.zeros(count, 2, 1)], 2).to(images.device)

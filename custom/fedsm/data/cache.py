@@ -1,4 +1,4 @@
-"""A site's images, decoded and resized once, in files that are mapped, not loaded.
+"""A site's images, decoded and resized once, in memory-mapped files.
 
 Written by hand: joblib and diskcache pickle or copy whole objects. Here an image is read from the page cache when it is
 used, so a site's images need not fit into memory, several processes share one copy, and no code is ever unpickled.
@@ -6,14 +6,15 @@ used, so a site's images need not fit into memory, several processes share one c
     <folder>/<key>/images.f32     (N, C, S, S) float32 in 0..1: all images of the site, in the files' order
                    labels.u8      (N, L, S, S) uint8
                    manifest.json  shapes, and how many rows each file has; a lock on it says that the entry is in use
-             digests.json         what is known of the files' content
+             digests.json         digests of the files' content
              lock                 held while an entry is looked for, built or dropped; never deleted
 
-The key is a digest of the files' content and of all that shapes the result: a changed file or setting makes another
-key. An entry is built beside its place and put there in one rename, so a killed build leaves none; a second process
-waits for the first. Where the file system knows no locks, both build and the first to finish wins; nothing is dropped.
+The key is a digest of the files' content and of everything that shapes the result: a changed file or setting gives
+another key. An entry is built in a temporary folder and put in place by one rename, so a killed build leaves no entry.
+A second process waits for the first. If the file system has no locks, both build, the first to finish wins, and nothing
+is dropped.
 
-The folder never outgrows its budget: room is made before an entry is built, and one that has no room is not built.
+The folder never outgrows its budget: room is made before an entry is built, and an entry without room is not built.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 _IMAGES, _LABELS, _MANIFEST = "images.f32", "labels.u8", "manifest.json"
-_MANIFEST_BYTES, _COUNT_BYTES = 256, 16  # the most that a manifest takes, and each file's count in it
+_MANIFEST_BYTES, _COUNT_BYTES = 256, 16  # the largest size of a manifest, and of each file's count in it
 _FORMAT = 1
 _KEY = re.compile(r"[0-9a-f]{32}")  # only what is named like this is ever deleted
 
@@ -60,7 +61,7 @@ class SiteCache:
 
     Attributes:
         folder: this site's own folder in the cache.
-        budget: bytes that it may hold. Entries longest unused make room for a new one, never one in use.
+        budget: bytes that it may hold. The entries that were not used for the longest time make room for a new one.
         workers: threads that read while an entry is looked for.
     """
 
@@ -95,20 +96,20 @@ class CacheFull(Exception):
 def open_entry(
     cache: SiteCache, site: str, pairs: list[Pair], shaping: dict, decode: Callable[[], Decoded], need: int = 0
 ) -> Entry:
-    """Maps a site's entry; builds it first where it is missing or damaged.
+    """Maps a site's entry; builds it first if it is missing or damaged.
 
     Args:
         cache: where.
         site: the site's name.
         pairs: its files.
         shaping: all settings that shape the result, as plain values.
-        decode: gives the files one after the other, as (slices, C, S, S) float32 and (slices, L, S, S) uint8.
-        need: how many bytes of numbers that will be; 0: not known. They are counted again while they are written.
+        decode: yields the files one after the other, as (slices, C, S, S) float32 and (slices, L, S, S) uint8.
+        need: how many bytes the decoded images will take; 0: unknown. They are counted again while they are written.
 
     Raises:
-        CacheFull: there is no room for it. Nothing of it is left.
+        CacheFull: there is no room for it. Nothing is left behind.
         OSError: the folder cannot be used, or a file cannot be read.
-        UserError: a file changed meanwhile.
+        UserError: a file changed in the meantime.
     """
     cache.folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # it holds patients' images
 
@@ -140,12 +141,12 @@ def open_entry(
 
 @contextlib.contextmanager
 def _lock(path: Path, site: str) -> Iterator[bool]:
-    """Waits for whoever holds the lock; the system takes it from a process that dies. Yields whether we have it."""
+    """Waits for the lock, which the system takes from a process that dies. Yields whether we have it."""
     with contextlib.ExitStack() as stack:
         try:
             file = stack.enter_context(path.open("a"))
             if not _try_lock(file, shared=False):
-                log.info("site %r waits for another process that builds the cache in %s", site, path.parent)
+                log.info("site %r waits for another process, which builds the cache in %s", site, path.parent)
                 fcntl.flock(file, fcntl.LOCK_EX)
             locked = True
         except OSError:
@@ -169,7 +170,7 @@ def _try_lock(file: IO, shared: bool) -> bool:
 
 
 def _map(entry_dir: Path) -> Entry | None:
-    """Opens an entry; None if there is none, or none whose files have the sizes that its manifest says."""
+    """Opens an entry; None if there is none, or if its files do not have the sizes given in its manifest."""
     with contextlib.ExitStack() as stack:
         try:
             manifest = stack.enter_context((entry_dir / _MANIFEST).open(encoding="utf-8"))
@@ -183,14 +184,14 @@ def _map(entry_dir: Path) -> Entry | None:
                 arrays.append(np.asarray(array))
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        stack.pop_all()  # stays open: it says that the entry is in use
+        stack.pop_all()  # stays open: its lock says that the entry is in use
         images, labels = arrays
         return Entry(images, labels, content["counts"], manifest)
 
 
 @contextlib.contextmanager
 def _partial(entry_dir: Path) -> Iterator[Path]:
-    """A folder beside `entry_dir` that takes its place at the end, if all went well."""
+    """A folder beside `entry_dir` that is renamed to it at the end, if all went well."""
     partial = Path(tempfile.mkdtemp(prefix=SHARED_PARTIAL, dir=entry_dir.parent))
     try:
         yield partial
@@ -244,7 +245,7 @@ def _to_disk(file: IO) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Makes a rename outlive a power cut; some file systems do not know this for folders."""
+    """Makes a rename survive a power failure; some file systems cannot do this for folders."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -254,16 +255,16 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _sweep(folder: Path) -> None:
-    """Removes what killed builds left; we hold the lock, so no other process works there."""
+    """Removes what killed builds left; we hold the lock, so no other process is at work there."""
     for left in folder.glob(f"{SHARED_PARTIAL}*/"):
         shutil.rmtree(left, ignore_errors=True)
 
 
 def _make_room(cache: SiteCache, site: str, entry_dir: Path, need: int, locked: bool) -> int:
-    """Drops the entries longest unused until the one at `entry_dir` fits; returns the bytes that it may take.
+    """Drops the least recently used entries until the one at `entry_dir` fits; returns the bytes that it may take.
 
     Raises:
-        CacheFull: it does not fit, even if all unused entries were gone.
+        CacheFull: it does not fit, even without all unused entries.
     """
     entries = [p for p in cache.folder.iterdir() if _KEY.fullmatch(p.name) and (p / _MANIFEST).is_file()]
     sizes = {p: sum(f.stat().st_size for f in p.iterdir()) for p in entries}
@@ -283,7 +284,7 @@ def _make_room(cache: SiteCache, site: str, entry_dir: Path, need: int, locked: 
 
 
 def _drop(entry_dir: Path, site: str) -> None:
-    log.info("site %r: dropping the cache entry %s, longest unused", site, entry_dir)
+    log.info("site %r: dropping the cache entry %s, the least recently used", site, entry_dir)
     shutil.rmtree(entry_dir, ignore_errors=True)
 
 

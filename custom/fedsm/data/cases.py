@@ -1,4 +1,4 @@
-"""A site's files one by one, as training saw them, with what a score needs to know of each: patient and spacing."""
+"""A site's files one by one, as training saw them, with what a score needs to know: patient and spacing."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Case:
 
     Attributes:
         stem: the file's name without its ending.
-        patient: whose it is.
-        part: train, validation or test; `all` where the site is not split.
+        patient: the patient it belongs to.
+        part: train, validation or test; `all` if the site is not split.
         images: its slices, resized as in training.
         labels: their labels, uint8.
         spacing: from row to row and from column to column of the resized slice: millimetres for a volume, pixels of
@@ -45,15 +45,14 @@ class Case:
 
 
 class SiteCases:
-    """The files of one part of a site; walked as often as one likes.
+    """The files of one part of a site; can be iterated any number of times.
 
     Args:
         folder: the site's folder.
         site: its name.
         settings: the job's settings.
         part: train, validation, test, or `all` without a split.
-        state: the site's state folder, where the split of training was written down; None: it is drawn again. It is
-            only read.
+        state: the site's state folder with the split of training, which is only read; None: the split is drawn again.
         rules: what the site decides about its files, whatever the job says.
 
     Raises:
@@ -97,7 +96,7 @@ def part_cases(part: Part, name: str) -> Iterator[Case]:
 
 
 def data_folders(root: Path) -> dict[str, Path]:
-    """Site name -> folder: the sub-folders of a data root, or the folder itself where it is one site's.
+    """Site name -> folder: the sub-folders of a data root, or the folder itself if it is one site's.
 
     Raises:
         UserError: neither.

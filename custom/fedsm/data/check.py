@@ -1,4 +1,4 @@
-"""`fedsm data check`: every problem of the sites' files with its remedy, before training costs time.
+"""`fedsm data check`: every problem with the sites' files and its remedy, before training costs time.
 
 Nothing here stops at the first problem: each problem of a file becomes a note (kind -> files), and the notes of a site
 become its findings. The notes name files, so they stay at the site.
@@ -36,7 +36,7 @@ def split_overlaps(patients: list[str], split: dict[str, list[int]]) -> dict[str
 
     Args:
         patients: the patient of each pair.
-        split: part -> indices into `patients`, as of `split_by_patient`.
+        split: part -> indices into `patients`, as `split_by_patient` gives them.
     """
     parts: dict[str, list[str]] = defaultdict(list)
     for part, rows in split.items():
@@ -70,7 +70,7 @@ def _check_splits(path: Path, patient_of: dict[str, str], notes: Notes) -> None:
 def _check_patients(
     folder: Path, site: str, stems: list[str], task: TaskSettings, rules: SiteRules, notes: Notes
 ) -> tuple[dict[str, str], Patients | None]:
-    """The patient of each file, and how many there are by which rule; what is odd about them is noted."""
+    """The patient of each file, their number and the rule that found them; notes what is odd."""
     try:
         pattern = rules.pattern(folder, task, site)
         patient_of = dict(zip(stems, patients_of(folder, stems, pattern, site), strict=True))
@@ -164,8 +164,8 @@ def check_root(
 ) -> list[SiteReport]:
     """Checks all sites of a data root, and compares them with each other. A single site's folder works as well.
 
-    A data root is research on one machine. A single folder is a hospital's own: there a task's patient_pattern does not
-    run, and a task that needs one is noted.
+    A data root means research on one machine. A single folder is a hospital's own: there a task's patient_pattern is
+    not used, and a task that needs one is noted.
 
     Raises:
         UserError: no such folder, or no site in it.
@@ -199,14 +199,14 @@ def check_root(
 
 
 def check_with_bar(root: Path, task: TaskSettings, rules: SiteRules = RESEARCH) -> list[SiteReport]:
-    """`check_root` with a progress bar on a terminal, where it takes longer than a moment."""
+    """`check_root` with a progress bar on a terminal, if it takes longer than a second."""
     total = sum(1 for pattern in ("images/*", "*/images/*") for _ in root.glob(pattern))
     with tqdm(total=total, desc="checking data", unit="pair", leave=False, delay=1, disable=None) as bar:
         return check_root(root, task, bar.update, rules)
 
 
 def _compare_range(report: SiteReport, others: list[SiteReport], task: TaskSettings, notes: Notes) -> None:
-    # Percentiles take any scale and offset away: then a scanner's own units tell nothing.
+    # Percentiles remove any scale and offset, so a scanner's own units mean nothing then.
     if task.intensity != "unit" or not report.summary or not others:
         return
     own = report.summary["intensity"]

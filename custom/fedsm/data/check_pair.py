@@ -26,7 +26,7 @@ _DARK, _BRIGHT = 0.02, 0.98  # of the format's range
 
 @dataclass
 class Seen:
-    """What is kept of a pair when its pixels are gone."""
+    """What is kept of a pair after its pixels were dropped."""
 
     image: str
     mask: str
@@ -36,7 +36,7 @@ class Seen:
 
 
 def find_pairs(folder: Path, notes: Notes) -> list[Pair]:
-    """`list_pairs` that notes every problem and goes on with the pairs there are."""
+    """As `list_pairs`, but notes every problem and returns the pairs that it finds."""
     files: dict[str, dict[str, Path]] = {"images": {}, "masks": {}}
     for part, found in files.items():
         try:
@@ -66,7 +66,7 @@ def _load(path: Path, site: str, notes: Notes, mask: bool = False) -> np.ndarray
         reason = "symbolic link that leads to itself" if e.errno == errno.ELOOP else e.strerror
         notes["no file"].append(f"{name_of(path)} ({reason})")
         return None
-    if not stat.S_ISREG(info.st_mode):  # a folder, or a pipe on which reading would wait for ever
+    if not stat.S_ISREG(info.st_mode):  # a folder, or a pipe: reading it would wait for ever
         notes["no file"].append(name_of(path))
         return None
     try:
@@ -91,9 +91,9 @@ def _load(path: Path, site: str, notes: Notes, mask: bool = False) -> np.ndarray
 
 
 def load_pair(pair: Pair, site: str, task: TaskSettings, notes: Notes) -> tuple[np.ndarray, np.ndarray] | None:
-    """`read_pair` that notes every problem; None when the pair cannot be used.
+    """As `read_pair`, but notes every problem; None if the pair cannot be used.
 
-    Mask values are noted and do not matter to the outcome: the pair can be looked at.
+    Unknown mask values are only noted: the pair can still be looked at.
     """
     image, mask = _load(pair.image, site, notes), _load(pair.mask, site, notes, mask=True)
     if image is not None:
@@ -103,7 +103,7 @@ def load_pair(pair: Pair, site: str, task: TaskSettings, notes: Notes) -> tuple[
             notes["channels"].append(f"{name_of(pair.image)} ({image.shape[-1]})")
             image = None
     if mask is not None:
-        colours = mask[..., :3] if mask.shape[-1] != 2 else mask[..., :1]  # alpha tells nothing
+        colours = mask[..., :3] if mask.shape[-1] != 2 else mask[..., :1]  # without alpha
         mask = mask[..., 0]
         if (colours != mask[..., None]).any():
             notes["colour"].append(name_of(pair.mask))

@@ -36,9 +36,9 @@ def write_contact_sheet(
     Args:
         folder: the site's folder, with `images/` and `masks/`.
         site: its name, for the title.
-        task: whose labels are outlined.
+        task: the task whose labels are outlined.
         out: the PNG file to write; folders above it are made.
-        count: images at most.
+        count: the largest number of images.
         noted: what the check noted (`SiteReport.noted`).
 
     Returns:
@@ -55,7 +55,7 @@ def write_contact_sheet(
     columns = max(1, min(COLUMNS, len(rows)))
     tiles = [_draw_tile(pairs[row], site, task) for row in rows]
     tall = max((tile.height for tile, _ in tiles), default=0) + CAPTION + GAP
-    # Never narrower than two tiles: the title needs the room.
+    # Never narrower than two tiles: the title needs the space.
     width, height = max(2, columns) * (TILE + GAP) + GAP, HEADER + -(-len(rows) // columns) * tall
     sheet = Image.new("RGB", (width, height), _PAPER)
     draw = ImageDraw.Draw(sheet)
@@ -82,7 +82,7 @@ def _is_noted(pair: Pair, noted: Sequence[str]) -> bool:
 
 
 def outline(mask: np.ndarray) -> np.ndarray:
-    """The pixels of a (H, W) bool mask that have a neighbour outside it; the picture's edge is no neighbour."""
+    """The pixels of a (H, W) bool mask that have a neighbour outside it; the picture's edge does not count."""
     padded = np.pad(mask, 1, mode="edge")
     inside = padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
     return mask & ~inside
@@ -101,7 +101,7 @@ def _draw_tile(pair: Pair, site: str, task: TaskSettings) -> tuple[Image.Image, 
     covered = (~np.isin(mask, task.background)).sum(axis=(1, 2))
     best = int(covered.argmax()) if covered.any() else len(mask) // 2
     caption = printable(pair.stem) + (f"  ·  slice {best + 1} of {len(mask)}" if len(mask) > 1 else "")
-    # One scale for the whole volume, as training has it.
+    # One scale for the whole volume, as in training.
     pixels = (scale_intensity(image, "percentiles")[best] * 255).round().astype(np.uint8)
     picture = Image.fromarray(pixels if pixels.shape[-1] == 3 else pixels[..., 0]).convert("RGB")
     scale = TILE / max(picture.size)
@@ -111,7 +111,7 @@ def _draw_tile(pair: Pair, site: str, task: TaskSettings) -> tuple[Image.Image, 
     labels = [Image.fromarray(np.isin(mask[best], values)) for values in task.labels.values()]
     labels = [np.asarray(label.resize(size, Image.Resampling.NEAREST)) for label in labels]
     for label in labels:
-        shown[outline(~label)] //= 3  # a dark rim: the line is seen on white as well
+        shown[outline(~label)] //= 3  # a dark rim, so that the line can be seen on white as well
     for label, colour in zip(labels, _colours(task), strict=True):
         shown[outline(label)] = colour
     return Image.fromarray(shown), caption
@@ -133,7 +133,7 @@ def _draw_title(draw: ImageDraw.ImageDraw, site: str, task: TaskSettings, counts
 
 
 def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """DejaVu Sans, or what pillow has."""
+    """DejaVu Sans, or pillow's own font."""
     try:
         return ImageFont.truetype("DejaVuSans.ttf", size)  # more of Unicode than pillow's own, where it is installed
     except OSError:

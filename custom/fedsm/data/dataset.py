@@ -32,17 +32,17 @@ from fedsm.data.site_folder import Pair, list_pairs, read_pair
 from fedsm.data.site_rules import RESEARCH, SiteRules
 from fedsm.data.split import PARTS, derive_seed, split_site
 
-# The code is part of the cache's keys: a change of how files become numbers makes new entries.
+# The code is part of the cache's keys: a change in how files become numbers makes new entries.
 _CODE = (__file__, intensity.__file__, readers.__file__, site_folder.__file__)
 
 log = logging.getLogger(__name__)
 
 
 class MappedRows:
-    """Some rows of a mapped array; indexed with a slice or a tensor of numbers it reads those into a new tensor."""
+    """Some rows of a mapped array; indexing with a slice or a tensor of indices reads those rows into a new tensor."""
 
     def __init__(self, entry: Entry, array: np.ndarray, rows: torch.Tensor):
-        self._entry = entry  # in use for as long as it lives
+        self._entry = entry  # the entry counts as used while this object lives
         self._array = array
         self._rows = rows
 
@@ -57,7 +57,7 @@ class MappedRows:
 class Part:
     """Images (N, C, S, S) float32 in 0..1 and labels (N, L, S, S) uint8 of one part of a site.
 
-    `files` says which image files they are of, each with its patient; empty: not known.
+    `files` are their image files, each with its patient; empty: unknown.
     """
 
     images: torch.Tensor | MappedRows
@@ -66,7 +66,7 @@ class Part:
 
     @property
     def patients(self) -> int:
-        """Of how many different people they are; 0: not known."""
+        """The number of different patients; 0: unknown."""
         return len({patient for _, patient in self.files})
 
     def __len__(self) -> int:
@@ -76,7 +76,7 @@ class Part:
         """The rows of all batches: each image once, the last batch may be smaller.
 
         Args:
-            batch_size: images a batch.
+            batch_size: images per batch.
             seed: fixes a random order; None keeps the files' order.
         """
         if seed is None:
@@ -114,7 +114,7 @@ def to_tensors(image: np.ndarray, mask: np.ndarray, task: TaskSettings, size: in
 
 
 def seeded_order(settings: JobSettings, site: str, round_number: int, epoch: int) -> int:
-    """The seed of a site's order of batches in one epoch: the same whatever process runs it."""
+    """The seed of a site's order of batches in one epoch: the same in every process."""
     return derive_seed(settings.seed, site, round_number, epoch)
 
 
@@ -126,15 +126,15 @@ def load_site(
     rules: SiteRules = RESEARCH,
     cache: SiteCache | None = None,
 ) -> dict[str, Part]:
-    """Loads a site's folder to its three parts.
+    """Loads the three parts of a site's folder.
 
     Args:
         folder: the site's folder.
         site: its name.
         settings: the job's settings.
-        state: where the split is written down; None draws it anew.
+        state: where the split is stored; None: it is drawn anew.
         rules: what the site decides about its files, whatever the job says.
-        cache: where decoded images are kept and mapped from; None decodes to memory.
+        cache: where decoded images are kept; None: they are decoded to memory.
 
     Raises:
         UserError: whatever is wrong with the folder, naming the site, the file and the remedy.
@@ -158,7 +158,7 @@ def load_site(
 
 
 def _open_entry(pairs: list[Pair], site: str, settings: JobSettings, cache: SiteCache) -> Entry | None:
-    """The site's cache entry; None where the folder cannot be used or is too small: training goes on from memory."""
+    """The site's cache entry; None if the folder cannot be used or is too small: then images are held in memory."""
     task = settings.task
     shaping = {
         "size": settings.size,
@@ -190,7 +190,7 @@ def _open_entry(pairs: list[Pair], site: str, settings: JobSettings, cache: Site
 
 
 def _check_memory(need: int, site: str) -> None:
-    """Refuses to decode more to memory than the machine has left: the size is the job's, and others work here too.
+    """Refuses to decode more to memory than the machine has left: the job decides the size, and others work here too.
 
     Raises:
         UserError: with the remedy.
@@ -207,7 +207,7 @@ def _check_memory(need: int, site: str) -> None:
 
 
 def _decode(pairs: list[Pair], site: str, settings: JobSettings, workers: int) -> Iterator[tuple]:
-    """The tensors of the pairs, in their order; not more than two a worker are in memory."""
+    """The tensors of the pairs, in their order; at most two per worker are in memory."""
     unit = "volume" if suffix(pairs[0].image) in VOLUMES else "image"
     desc = f"decoding {printable(site)}"
     bar = tqdm(total=len(pairs), desc=desc, unit=unit, leave=False, disable=None)  # None: not in a log
@@ -228,7 +228,7 @@ def _decode(pairs: list[Pair], site: str, settings: JobSettings, workers: int) -
 
 
 def load_pair(pair: Pair, site: str, settings: JobSettings) -> tuple[torch.Tensor, torch.Tensor]:
-    """One pair of a site's files to tensors; see `to_tensors`.
+    """The tensors of one pair of a site's files; see `to_tensors`.
 
     Raises:
         UserError: naming the site and the file.

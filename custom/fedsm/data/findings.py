@@ -1,4 +1,4 @@
-"""The findings of `fedsm data check`: their words, their remedies, and how they are shown."""
+"""The findings of `fedsm data check`: their texts, their remedies, and how they are shown."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Notes = defaultdict[str, list[str]]
 LEVELS = ("PASS", "WARN", "FAIL")
 _NAMED = 5  # files that a finding names
 
-# kind: (level, what, remedy), in the order of the report. "{}" takes what was noted; else that is the list of files.
+# kind: (level, what, remedy), in the order of the report. "{}" is replaced by the notes; otherwise they list the files.
 KINDS = {
     "site name": ("FAIL", "FLARE cannot carry the name of this folder", "rename it: letters, digits, '-' and '_' only"),
     "folder": ("FAIL", "folder is missing or cannot be opened", "create it, and put the site's files there"),
     "no images": ("FAIL", "no images", f"put {FORMATS} files into images/ and masks/"),
     "no mask": ("FAIL", "image without mask", "add a mask of the same name, or remove the image"),
     "no image": ("FAIL", "mask without image", "add an image of the same name, or remove the mask"),
-    "twins": ("FAIL", "two files of one name", "keep one of them"),
-    "no file": ("FAIL", "no regular file", "put the file itself there, or remove it with its pair"),
+    "twins": ("FAIL", "two files of the same name", "keep one of them"),
+    "no file": ("FAIL", "not a regular file", "put the file itself there, or remove it with its pair"),
     "unreadable": ("FAIL", "cannot be read", "replace it (by one 2D picture or 3D volume), or remove it with its pair"),
     "not finite": ("FAIL", "NaN or infinite values", "export it again, or set these voxels to the background"),
-    "channels": ("FAIL", "number of channels that does not fit the task", "save it as grey or RGB picture"),
+    "channels": ("FAIL", "number of channels that does not fit the task", "save it as a grey or RGB picture"),
     "size": ("FAIL", "image and mask differ in size", "export the mask at the image's size (nearest neighbour)"),
     "grid": ("FAIL", "image and mask differ in spacing or position", "resample the mask to the image's grid"),
     "colour": ("FAIL", "mask is a colour picture", "save the mask with one grey channel"),
@@ -36,7 +36,7 @@ KINDS = {
     "range": ("FAIL", "intensities outside a picture's range",
               "set `intensity: percentiles` in the task, or export again"),
     "conflict": ("FAIL", "one image with different masks", "keep one: in two parts it leaks from train to test"),
-    "patients": ("FAIL", "patients cannot be told", "correct patients.csv or patient_pattern"),
+    "patients": ("FAIL", "patients cannot be told apart", "correct patients.csv or patient_pattern"),
     "too few": ("FAIL", "{} patients cannot be split", "add patients: train, validation and test need one each"),
     "overlap": ("FAIL", "patient in two parts of splits.json", "leave each patient in one part, or delete splits.json"),
     "splits": ("FAIL", "splits.json cannot be used", "name the files of train, validation and test, or delete it"),
@@ -47,7 +47,7 @@ KINDS = {
     "elsewhere": ("WARN", "image that another site has too", "keep it at one site: it leaks from train to test"),
     "empty": ("WARN", "empty mask", "expected where there is nothing to segment; otherwise replace the mask"),
     "balance": ("WARN", "label {} of the pixels", "look at the contact sheet: is this the right label?"),
-    "constant": ("WARN", "image of one value", "replace it or remove it with its mask"),
+    "constant": ("WARN", "image with a single value", "replace it or remove it with its mask"),
     "8 bit": ("WARN", "8-bit data in a wider file: reads as black", "save as 8 bit, or stretch it to the file's range"),
     "dark": ("WARN", "image is nearly black", "look at the contact sheet: is it exported with the right range?"),
     "bright": ("WARN", "image is nearly white", "look at the contact sheet: is it exported with the right range?"),
@@ -95,9 +95,9 @@ class SiteReport:
     """A site's findings, worst first.
 
     Attributes:
-        patients: None where they cannot be told apart.
+        patients: None if they cannot be told apart.
         hashes: image file -> hash of its pixels, to compare sites.
-        noted: everything that was noted: mostly a file's name and what is wrong with it.
+        noted: all notes: mostly a file's name and what is wrong with it.
     """
 
     site: str
@@ -114,7 +114,7 @@ class SiteReport:
         return worst(finding.level for finding in self.findings)
 
     def add(self, notes: Notes, remedies: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Turns notes into findings; `remedies`: kind -> a better remedy than the usual one."""
+        """Turns notes into findings; `remedies`: kind -> a remedy instead of the usual one."""
         for kind, (level, what, remedy) in KINDS.items():
             if entries := notes.get(kind):
                 noted = tuple(filter(None, entries))

@@ -8,7 +8,7 @@ from fedsm.core.errors import UserError
 
 
 class IntensityError(UserError):
-    """Pixels that cannot be scaled in the task's way."""
+    """Pixels that cannot be scaled as the task says."""
 
 
 def scale_intensity(image: np.ndarray, how: str) -> np.ndarray:
@@ -18,8 +18,8 @@ def scale_intensity(image: np.ndarray, how: str) -> np.ndarray:
         return np.clip((image.astype(np.float32) - low) / max(float(high - low), 1e-6), 0, 1).astype(
             np.float32, copy=False
         )
-    # pillow opens some 16-bit pictures as 32-bit integers. Other numbers have no maximum of their own: theirs is taken
-    # from what they hold, 1 for fractions, 255 for what fits a byte.
+    # pillow opens some 16-bit pictures as 32-bit integers. Other types have no natural maximum: it follows from the
+    # values, 1 for fractions, 255 for what fits into a byte.
     smallest, largest = float(image.min()), float(image.max())
     if image.dtype == np.uint8 or (image.dtype != np.uint16 and 1 < largest <= 255):
         top = 255

@@ -1,6 +1,6 @@
-"""How large an image may become in memory, known from its header before anything is decoded.
+"""How large an image may become in memory, checked by its header before anything is decoded.
 
-A file of a few megabytes can hold gigabytes of zeros. Whoever reads images opens them here.
+A file of a few megabytes can hold gigabytes of zeros. All code that reads images opens them here.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from PIL import Image
 PICTURE_PIXELS = 100_000_000
 # 4 GiB decoded, a whole-body CT of 512 x 512 x 2000 voxels with its scale applied; the reader needs twice that.
 VOLUME_BYTES = 4 * 1024**3
-# What may lie between a NIfTI header and its voxels: notes of scanners and programs. nibabel reads it to memory.
+# The most that may be between a NIfTI header and its voxels: notes of scanners and programs. nibabel reads it all.
 EXTENSION_BYTES = 64 * 1024**2
-# Those that `readers.FORMATS` names. Pillow knows many more, and starts a program (Ghostscript) to read one of them.
+# The formats of `readers.FORMATS`. Pillow knows many more, and starts a program (Ghostscript) to read one of them.
 PICTURE_FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "GIF", "PPM")
 _SCALED_BYTES = 8  # scaled voxels become float64
 
@@ -36,7 +36,7 @@ def open_picture(path: Path) -> Image.Image:
 
     Raises:
         TooLarge: it has too many pixels.
-        PIL.UnidentifiedImageError: none of the formats that are read here.
+        PIL.UnidentifiedImageError: not one of the formats that are read here.
     """
     try:
         picture = Image.open(path, formats=PICTURE_FORMATS)
@@ -58,7 +58,7 @@ def load_volume(path: Path) -> nibabel.Nifti1Image:
     with ImageOpener(path, "rb") as f:  # .nii or .nii.gz
         start = f.read(nibabel.Nifti2Header.template_dtype.itemsize)
     kind = next((k for k in (nibabel.Nifti1Header, nibabel.Nifti2Header) if k.may_contain_header(start)), None)
-    if kind:  # else nibabel says below that it is no NIfTI
+    if kind:  # otherwise nibabel says below that it is not NIfTI
         header = kind(start[: kind.template_dtype.itemsize], check=False)
         if (begin := float(header["vox_offset"])) > EXTENSION_BYTES:
             limit = f"the limit is {EXTENSION_BYTES / 1e6:.0f} MB"
@@ -74,11 +74,11 @@ def check_volume(shape: list[int], value_bytes: int) -> None:
     """Refuses a volume that would be too large.
 
     Args:
-        shape: its size along every axis, also that of several values a voxel.
-        value_bytes: of one value in memory.
+        shape: its size along every axis, including the number of values per voxel.
+        value_bytes: bytes of one value in memory.
 
     Raises:
-        TooLarge: as the name says.
+        TooLarge: it would be.
     """
     size = math.prod(max(0, n) for n in shape) * value_bytes
     if size > VOLUME_BYTES:

@@ -19,8 +19,8 @@ def patients_of(folder: Path, stems: list[str], pattern: str | None, site: str) 
     Args:
         folder: the site's folder. A `patients.csv` in it wins: columns `file` (with or without ending) and `patient`.
         stems: the files' stems.
-        pattern: a regular expression whose first group, or whole match, is the patient in a stem. None: every file is a
-            patient of its own.
+        pattern: a regular expression that finds the patient in a stem, as its first group or its whole match. None:
+            every file is a patient of its own.
         site: named in errors.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Reads one image or mask file to an array. The only place that knows file formats."""
+"""Reads one image or mask file into an array. The only place that knows file formats."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def file_kind(paths: Iterable[Path]) -> str:
 
 
 def read(path: Path, site: str | None = None, mask: bool = False) -> np.ndarray:
-    """Reads a file to (slices, H, W, channels), the file's own numbers.
+    """Reads a file as (slices, H, W, channels), with the file's own numbers.
 
     A picture is one slice. A NIfTI volume is turned to the nearest RAS orientation and cut along its last
     axis; a 2D NIfTI is one slice.
 
-    A picture with a palette of greys is what it looks like: grey, as image and as mask (writers of GIF renumber
-    palettes, the greys survive). With a palette of colours, an image is RGB, and a mask is the palette's indices:
+    A picture with a palette of greys is read as these greys, as image and as mask (programs that write GIF renumber
+    palettes, but keep the greys). With a palette of colours, an image is RGB, and a mask is the palette's indices:
     there the colours only paint the labels.
 
     Args:
@@ -63,7 +63,7 @@ def read(path: Path, site: str | None = None, mask: bool = False) -> np.ndarray:
     """
     try:
         if not path.is_file():  # reading a pipe would wait for ever
-            raise ValueError("no regular file")
+            raise ValueError("not a regular file")
         array = _read_volume(path) if suffix(path) in VOLUMES else _read_picture(path, mask)
     except UserError:
         raise
@@ -73,7 +73,7 @@ def read(path: Path, site: str | None = None, mask: bool = False) -> np.ndarray:
         raise UserError(f"cannot be read ({reason})", site=site, file=path, remedy=remedy) from e
     if array.ndim != 4 or 0 in array.shape:
         raise UserError(f"has shape {array.shape}, expected a 2D picture or a 3D volume", site=site, file=path)
-    return array.astype(array.dtype.newbyteorder("="), copy=False)  # 16 bits come in the file's order of bytes
+    return array.astype(array.dtype.newbyteorder("="), copy=False)  # 16-bit values come in the file's byte order
 
 
 def _read_picture(path: Path, mask: bool) -> np.ndarray:
@@ -122,7 +122,7 @@ def _read_volume(path: Path) -> np.ndarray:
 
 
 def slice_count(path: Path) -> int:
-    """How many slices `read` will give, from the header alone; 0 where it cannot be read, which `read` will tell."""
+    """How many slices `read` will give, from the header alone; 0 if it cannot be read, which `read` will report."""
     if suffix(path) not in VOLUMES:
         return 1
     try:
@@ -136,7 +136,7 @@ def slice_count(path: Path) -> int:
 def pixel_spacing(path: Path) -> tuple[float, float] | None:
     """Millimetres from row to row and from column to column of a volume's slices, as `read` turns them.
 
-    None for a picture: its file knows of no millimetres that could be trusted.
+    None for a picture: its file has no spacing that could be trusted.
     """
     if suffix(path) not in VOLUMES:
         return None
@@ -146,10 +146,10 @@ def pixel_spacing(path: Path) -> tuple[float, float] | None:
 
 
 def grid_difference(image: Path, mask: Path) -> str | None:
-    """How the voxels of two volumes of one size lie apart, or None; from the headers alone.
+    """How the grids of two volumes of the same size differ, or None; from the headers alone.
 
-    Spacing that differs by more than 1 %, or a corner that is more than half a voxel away. The reader turns both to
-    RAS, so one that is stored flipped is no difference.
+    They differ if the spacing differs by more than 1 %, or a corner is more than half a voxel away. The reader turns
+    both to RAS, so a volume that is stored flipped does not differ.
     """
     affines = []
     for path in (image, mask):

@@ -52,7 +52,7 @@ def list_sites(root: Path) -> list[str]:
 
 
 def site_folders(root: Path) -> list[str]:
-    """Every sub-folder of a data root: none is left out in silence.
+    """Every sub-folder of a data root; none is left out silently.
 
     Raises:
         UserError: no such folder.
@@ -68,7 +68,7 @@ def list_pairs(folder: Path, site: str) -> list[Pair]:
     """The image-mask pairs of a site, sorted by stem.
 
     Raises:
-        UserError: no folder, no images, two files of one stem, or an image without mask or mask without image.
+        UserError: no folder, no images, two files with the same stem, or an image without mask or mask without image.
     """
     files = {}
     for part in ("images", "masks"):
@@ -80,7 +80,7 @@ def list_pairs(folder: Path, site: str) -> list[Pair]:
                 continue
             if stem(path) in found:
                 raise UserError(
-                    f"this file and {found[stem(path)].name} have one name",
+                    f"this file and {found[stem(path)].name} have the same name",
                     site=site,
                     file=path,
                     remedy="keep one of them",
@@ -106,14 +106,14 @@ def read_image(path: Path, task: TaskSettings, site: str | None = None) -> np.nd
 
     Args:
         path: the file.
-        task: whose number of channels it is given.
+        task: the task, whose number of channels it gets.
         site: named in errors.
 
     Returns:
         (slices, H, W, task.channels), in the file's own dtype.
 
     Raises:
-        UserError: unreadable file, values that are no numbers, or channels that do not fit.
+        UserError: unreadable file, values that are not finite, or channels that do not fit.
     """
     image = read(path, site)
     if image.dtype.kind == "f" and not np.isfinite(image).all():
@@ -128,11 +128,11 @@ def read_pair(pair: Pair, site: str, task: TaskSettings) -> tuple[np.ndarray, np
         image (slices, H, W, task.channels) and mask (slices, H, W), in the files' own dtypes.
 
     Raises:
-        UserError: unreadable file, values that are no numbers, sizes that differ, or a mask value outside the labels.
+        UserError: unreadable file, values that are not finite, sizes that differ, or a mask value outside the labels.
     """
     image, mask = read_image(pair.image, task, site), read(pair.mask, site, mask=True)
     if mask.shape[-1] > 1:
-        # Masks are often saved as RGB or RGBA: the colour channels must agree, alpha tells nothing.
+        # Masks are often saved as RGB or RGBA: the colour channels must agree, and alpha is ignored.
         colour = mask[..., :3] if mask.shape[-1] != 2 else mask[..., :1]
         if (colour != colour[..., :1]).any():
             raise UserError(
@@ -145,13 +145,13 @@ def read_pair(pair: Pair, site: str, task: TaskSettings) -> tuple[np.ndarray, np
             f"is {size_text(image)} but its mask is {size_text(mask)}",
             site=site,
             file=pair.image,
-            remedy="both must have one size",
+            remedy="both must have the same size",
         )
     if suffix(pair.image) in VOLUMES and suffix(pair.mask) in VOLUMES:
         apart = grid_difference(pair.image, pair.mask)
         if apart:
             raise UserError(
-                f"does not lie on its image ({apart})", site=site, file=pair.mask, remedy="resample the mask to it"
+                f"is not on its image's grid ({apart})", site=site, file=pair.mask, remedy="resample the mask to it"
             )
     wrong = sorted(set(np.unique(mask).tolist()) - task.mask_values)
     if wrong:
@@ -165,7 +165,7 @@ def read_pair(pair: Pair, site: str, task: TaskSettings) -> tuple[np.ndarray, np
 
 
 def suggest_label(task: TaskSettings, values: set[float]) -> str | None:
-    """What to write in the task where masks hold one unknown value and one label's own values are in none of them.
+    """What to write in the task if masks hold one unknown value and the values of one label appear in none of them.
 
     Many programs write 255 where the task says 1.
 
@@ -187,7 +187,7 @@ def size_text(array: np.ndarray) -> str:
 
 
 def match_channels(image: np.ndarray, task: TaskSettings, path: Path | str, site: str | None) -> np.ndarray:
-    """Drops alpha, repeats grey, turns colour to grey: (..., task.channels).
+    """Drops alpha, repeats grey, turns colour into grey: (..., task.channels).
 
     Raises:
         UserError: another number of channels.

@@ -1,9 +1,9 @@
 """What the site, never a job, decides about its own files.
 
 A job comes from outside. If its seed chose the training images, sums over many such choices could be solved for single
-images. If its pattern ran on file names, the answers would spell them. So a real site splits its images once, and says
-itself how its patients are told apart. On one machine with all data (`data_root`) both may follow the job, as research
-needs.
+images. If its pattern ran on file names, the answers would reveal them. So a real site splits its images once, and
+decides itself how its patients are told apart. On one machine with all data (`data_root`) both may follow the job, as
+research needs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fedsm.core.settings import JobSettings
 from fedsm.core.task_settings import TaskSettings
 from fedsm.data.patients import FILE_NAME
 
-FIXED_SEED = 0  # a job's default: it meets the same split in the simulator and at a real site
+FIXED_SEED = 0  # a job's default, so that it finds the same split in the simulator and at a real site
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class SiteRules:
 
         Args:
             folder: the site's folder; with a `patients.csv` there no pattern is needed.
-            task: whose own pattern counts only where the site allows it.
+            task: the task, whose own pattern is used only if the site allows it.
             site: named in errors.
 
         Raises:
@@ -56,7 +56,7 @@ class SiteRules:
         if task.patient_pattern and not (folder / FILE_NAME).is_file():
             # JSON text is YAML text, and shows no control characters of a pattern that came from outside.
             raise UserError(
-                f"task {task.name!r} tells patients apart by a pattern, which runs here only if you take it over",
+                f"task {task.name!r} tells patients apart by a pattern, which is used here only if you allow it",
                 site=site,
                 remedy=f"write `patient_pattern: {json.dumps(task.patient_pattern)}` to fedsm_site.yaml, or"
                 f' `patient_pattern: ""` if each file is a patient, or add {folder / FILE_NAME}',

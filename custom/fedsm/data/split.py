@@ -1,7 +1,8 @@
-"""Train, validation and test parts of a site: 0.5 / 0.25 / 0.25 by patient, fixed by a seed and written down.
+"""Train, validation and test parts of a site: 0.5 / 0.25 / 0.25 by patient, fixed by a seed and stored.
 
 The split is drawn once, written to `seed_<S>/splits.json` in the site's state folder and used again: an image that is
-added or removed later does not move the others from training to test. A `splits.json` in the site's own folder wins.
+added or removed later does not move the others from training to test. A `splits.json` in the site's own folder has
+precedence.
 The site decides whether its own seed or the job's is used: see `site_rules`.
 """
 
@@ -58,7 +59,7 @@ def split_by_patient(patients: list[str], seed: int, site: str) -> dict[str, lis
 def split_site(
     stems: list[str], patients: list[str], seed: int, site: str, folder: Path, state: Path | None, write: bool = True
 ) -> dict[str, list[int]]:
-    """The split of a site's files: the one written down, or a new one.
+    """The split of a site's files: the stored one, or a new one.
 
     Args:
         stems: the files.
@@ -66,8 +67,8 @@ def split_site(
         seed: fixes the split.
         site: the site's name.
         folder: the site's data folder, whose `splits.json` is taken as it is.
-        state: where a drawn split is written and found again; None draws it anew.
-        write: whether the split is written there; a reader of a finished run leaves it as it is.
+        state: where a drawn split is stored and found again; None: it is drawn anew.
+        write: whether the split may be written there; not when a finished run is only read.
 
     Returns:
         part -> indices into `stems`.

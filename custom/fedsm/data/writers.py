@@ -14,13 +14,13 @@ from fedsm.core.private_files import new_file
 from fedsm.data.limits import load_volume
 from fedsm.data.readers import VOLUMES, suffix
 
-# What keeps every value of an 8-bit mask; GIF and PNM only as greys, which is what masks are.
+# Formats that keep every value of an 8-bit mask; GIF and PNM only as greys, which is what masks are.
 _LOSSLESS = (".png", ".tif", ".tiff", ".bmp", ".gif", ".ppm", ".pgm", ".pnm")
-_DEEP = (".png", ".tif", ".tiff")  # of those the ones with 16 bits
+_DEEP = (".png", ".tif", ".tiff")  # those of them with 16 bits
 
 
 def mask_name(image: Path, dtype: np.dtype) -> str:
-    """The name of an image's mask: its own, but PNG where its format would not keep the values (JPEG)."""
+    """The name of an image's mask: the image's own, but PNG if its format would not keep the values (JPEG)."""
     kept = _LOSSLESS if dtype == np.uint8 else _DEEP
     if suffix(image) in (*VOLUMES, *kept):
         return image.name
@@ -31,9 +31,9 @@ def write_mask(path: Path, mask: np.ndarray, image: Path) -> None:
     """Writes the mask of an image; folders above it are made.
 
     Args:
-        path: where to; its name is that of `mask_name`.
+        path: the file to write, named by `mask_name`.
         mask: (slices, H, W), in the order and orientation of `read(image)`.
-        image: whose grid it has. A volume's mask gets its shape, affine and header.
+        image: the image whose grid the mask has. A volume's mask gets its shape, affine and header.
     """
     new_file(path)
     if suffix(path) in VOLUMES:
@@ -56,7 +56,7 @@ def _write_volume(path: Path, mask: np.ndarray, image: Path) -> None:
 
 
 def pixel_area(image: Path) -> float | None:
-    """Square millimetres of a pixel of a volume's slices; None for a picture, which does not know."""
+    """Square millimetres of a pixel of a volume's slices; None for a picture, which does not say."""
     if suffix(image) not in VOLUMES:
         return None
     affine = load_volume(image).affine

@@ -1,9 +1,9 @@
-"""How far a mean may be off: the bootstrap, by patient.
+"""How uncertain a mean is: the bootstrap, by patient.
 
-Patients are drawn with replacement, as many as there are, and all images of a drawn patient come with it: images of
-one patient are alike, and drawing them one by one would give intervals that are too narrow. Written by hand:
-`scipy.stats.bootstrap` draws single values, not groups. The interval is from the 2.5th to the 97.5th
-percentile of the means of `DRAWS` such samples (Efron, 1979). Sites are drawn each for itself.
+Patients are drawn with replacement, as many as there are, and all images of a drawn patient come along: images of one
+patient are alike, and drawing them one by one would give intervals that are too narrow. Written by hand, because
+`scipy.stats.bootstrap` draws single values, not groups. The interval is from the 2.5th to the 97.5th percentile of the
+means of `DRAWS` such samples (Efron, 1979). Each site is resampled on its own.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ LEVEL = 0.95
 
 @dataclass
 class Resampled:
-    """A site's values under resampling.
+    """A site's values and their bootstrap samples.
 
     Attributes:
-        mean: of the values as they are.
-        count: how many.
-        totals: (DRAWS,) sum of the values of each sample.
-        counts: (DRAWS,) number of the values of each sample.
-        patients: how many there are to draw from.
+        mean: mean of the values.
+        count: number of values.
+        totals: (DRAWS,) sum of the values in each sample.
+        counts: (DRAWS,) number of values in each sample.
+        patients: number of patients to draw from.
     """
 
     mean: float
@@ -43,7 +43,7 @@ def resample(values: np.ndarray, patients: list[str], seed: int, site: str) -> R
     """Draws samples of a site's patients; the same ones for the same seed, site and patients.
 
     Args:
-        values: (N,) one value an image.
+        values: (N,) one value per image.
         patients: the patient of each.
         seed: fixes the draws.
         site: the site's name; part of the seed.
@@ -68,7 +68,7 @@ def difference(first: Resampled, second: Resampled) -> Resampled:
 def site_interval(site: Resampled, bounds: bool = True) -> dict:
     """`mean`, `low`, `high` and the standard `error` of one site's mean.
 
-    The last three are None where there is one patient only, or where no bounds may be shown.
+    The last three are None if there is only one patient, or if no bounds may be shown.
     """
     if not bounds or site.patients < 2:
         return {"mean": site.mean, "low": None, "high": None, "error": None}
@@ -77,28 +77,28 @@ def site_interval(site: Resampled, bounds: bool = True) -> dict:
 
 
 def client_average(sites: list[Resampled]) -> dict:
-    """The same of the mean over sites of the sites' means."""
+    """The interval of the mean over sites of the sites' means."""
     return _interval(float(np.mean([s.mean for s in sites])), np.mean([s.totals / s.counts for s in sites], 0), sites)
 
 
 def pooled(sites: list[Resampled]) -> dict:
-    """The same of the mean over all images of all sites."""
+    """The interval of the mean over all images of all sites."""
     mean = sum(s.mean * s.count for s in sites) / sum(s.count for s in sites)
     totals, counts = (np.sum([getattr(s, name) for s in sites], 0) for name in ("totals", "counts"))
     return _interval(mean, totals / counts, sites)
 
 
 def from_errors(sites: list[dict], weights: list[float], most: float | None, least: float = 0.0) -> dict:
-    """A weighted mean of sites' means, for those who have the intervals and not the draws.
+    """A weighted mean of sites' means and its interval, where only the sites' intervals are known, not their draws.
 
-    error = sqrt(sum_k (w_k error_k)^2) / sum_k w_k, and the interval is that of a normal distribution, cut off where
-    no value can be.
+    error = sqrt(sum_k (w_k error_k)^2) / sum_k w_k, and the interval is that of a normal distribution, cut off at the
+    smallest and the largest possible value.
 
     Args:
         sites: what `site_interval` gave for each.
-        weights: of the sites.
-        most: the largest value that there is; None: there is none.
-        least: the smallest one.
+        weights: the sites' weights.
+        most: the largest possible value; None: there is none.
+        least: the smallest possible value.
     """
     mean = sum(w * s["mean"] for s, w in zip(sites, weights, strict=True)) / sum(weights)
     if any(s["error"] is None for s in sites):

@@ -1,4 +1,4 @@
-"""Whether a selector is right, and whether it knows when it is.
+"""How often a selector is right, and how well its confidence predicts it.
 
 confidence c(x) = max yhat(x),  right(x) = whether argmax yhat(x) is the image's own site
 bin b holds the images with c in (b/B, (b+1)/B]
@@ -21,7 +21,7 @@ def reliability(confidence: np.ndarray, right: np.ndarray, bins: int = BINS) -> 
         bins: how many, of equal width.
 
     Returns:
-        `bins`: one row per bin with `low`, `high`, `images`, and where it holds any `confidence` and `accuracy`;
+        `bins`: one row per bin with `low`, `high`, `images`, and for a bin with images `confidence` and `accuracy`;
         `ece`; `accuracy` and `confidence` over all images.
     """
     confidence, right = np.asarray(confidence, np.float64), np.asarray(right, bool)
@@ -39,7 +39,7 @@ def reliability(confidence: np.ndarray, right: np.ndarray, bins: int = BINS) -> 
 
 
 def join_reliability(sites: list[dict]) -> dict | None:
-    """One diagram of several sites' numbers, the same as of all their images; None of none."""
+    """One diagram from several sites' numbers, the same as from all their images; None without sites."""
     if not sites:
         return None
     rows = []

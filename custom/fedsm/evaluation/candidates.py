@@ -1,4 +1,4 @@
-"""A site's evaluation of the candidates: means and counts over its own images, nothing about a single one."""
+"""A site's evaluation of the candidates: means and counts over its own images, nothing about a single image."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedsm.tracks import build_inference_selector
 
 
 class Candidates:
-    """The networks that may become a super model, ready to look at images.
+    """The networks that may become part of a super model, ready to segment images.
 
     Args:
         settings: the job's settings.
@@ -28,20 +28,20 @@ class Candidates:
         device: where to compute.
 
     Raises:
-        UserError: a network that belongs to none of them: its scores would tell more about the images.
+        UserError: a network that belongs to no site: its scores would reveal more about the images.
 
     Attributes:
         nets: model name -> U-Net.
         order: the models as a selector numbers them: the global one, then each site's.
-        selector: the selector, or None where there is none or a model that it may choose is missing.
-        rule: how the selector is read; None without one.
+        selector: the selector; None if there is none, or if a model that it may choose is missing.
+        rule: how the selector's output is used; None without a selector.
     """
 
     def __init__(self, settings: JobSettings, sites: list[str], tensors: dict[str, Tensors], device: torch.device):
         self.order = [GLOBAL, *map(personal, sites)]
         if strange := sorted(set(tensors) - {*self.order, "selector"}):
             raise UserError(
-                f"network {shown(strange[0])} is of no site of the super model", public="refused: a network"
+                f"network {shown(strange[0])} belongs to no site of the super model", public="refused: a network"
             )
         self.nets = {name: build_unet(settings.task) for name in tensors if name != "selector"}
         for name, net in self.nets.items():
@@ -71,15 +71,15 @@ def evaluate_candidates(
         settings: the job's settings.
         sites: names of all sites, in index order.
         candidates: model name (`global`, `personal.<site>`, `selector`) -> tensors.
-        batches: walks the images anew at each call.
+        batches: each call walks the images from the start.
         device: where to compute.
 
     Returns:
         images: how many;
         dice: model name -> label -> mean Dice;
-        gammas: one row per gamma, with `gamma`, `dice` (label -> mean), `selected` (model name -> images) and, where
-        the settings ask for it, `blend` (label -> mean), in the order of settings.gammas; one row with gamma None for a
-        selector without a threshold; empty where there is no selector or a candidate is missing;
+        gammas: one row per gamma, with `gamma`, `dice` (label -> mean), `selected` (model name -> images) and, if the
+        settings ask for it, `blend` (label -> mean), in the order of settings.gammas; one row with gamma None for a
+        selector without a threshold; empty if there is no selector or a candidate is missing;
         argmax: model's site (`global` for the global model) -> images for which it was the selector's first choice.
     """
     labels = list(settings.task.labels)

@@ -13,13 +13,13 @@ FILE = "evaluation.json"
 
 
 def summarize_images(manifest: dict, scores: dict[str, ImageScores], part: str, seed: int = 0) -> dict:
-    """The content of evaluation.json, where the images are at hand.
+    """The content of evaluation.json, from the scores of every image.
 
     Args:
         manifest: the super model's.
         scores: site -> its images' scores. A site may be one that the super model does not know.
-        part: which part of the sites it is.
-        seed: of the bootstrap.
+        part: which part of the sites' images was scored.
+        seed: seed of the bootstrap.
 
     Returns:
         plain values; see `docs/how-to/evaluate.md`.
@@ -33,7 +33,7 @@ def summarize_images(manifest: dict, scores: dict[str, ImageScores], part: str, 
 
 
 def join(manifest: dict, reports: dict[str, dict], part: str, seed: int) -> dict:
-    """The same from the sites' reports; the intervals of averages are then from the sites' standard errors."""
+    """The content of evaluation.json, from the sites' reports; intervals of averages come from standard errors."""
     selecting = {site: r for site, r in reports.items() if r["confusion"] is not None}
     models = {}
     for model in models_of(manifest["sites"]):
@@ -75,7 +75,7 @@ def _drawn_averages(manifest: dict, drawn: dict[str, Draws]) -> dict:
 
 
 def _averages(manifest: dict, reports: dict[str, dict], by_site: dict[str, dict]) -> dict:
-    """Of one model: metric -> label -> `client_avg` and `global`, from the sites' intervals."""
+    """One model's metric -> label -> `client_avg` and `global`, from the sites' intervals."""
     images = [reports[site]["images"] for site in by_site]
     averages: dict[str, dict] = {}
     for m in METRICS:
@@ -112,7 +112,7 @@ def _paired(reports: dict[str, dict], pair: tuple[str, str]) -> dict:
 
 
 def _sweep(reports: dict[str, dict]) -> list[dict]:
-    """One row per gamma: mean Dice of Algorithm 2 at each site, over sites and over all images; who was selected."""
+    """One row per gamma: mean Dice of Algorithm 2 at each site, over sites and over all images; the models used."""
     if not reports or not all(r["gammas"] for r in reports.values()):
         return []
     images, rows = sum(r["images"] for r in reports.values()), []

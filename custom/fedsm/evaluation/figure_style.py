@@ -1,4 +1,4 @@
-"""The style of figures: colours for colour-blind eyes, one per site; SVG in the page's text colour, and PNG."""
+"""The style of figures: colours that colour-blind people can tell apart, one per site; SVG and PNG."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _RC = {
 
 
 def load_matplotlib() -> Any:
-    """matplotlib, with every text shown as it is: a `$` in the name of a site does not begin a formula.
+    """matplotlib, with every text shown as it is: a `$` in the name of a site does not start a formula.
 
-    The setting is read when a text is created, which legends and ticks do late; so it holds for the whole process.
+    matplotlib reads the setting when it creates a text, for legends and ticks quite late, so it is set for the process.
 
     Raises:
         UserError: matplotlib is missing.
@@ -55,7 +55,7 @@ def site_colours(sites: Sequence[str]) -> dict[str, str]:
 
 
 def new_figure(width: float = 4.6, height: float = 3.0, rows: int = 1) -> tuple[Figure, Any]:
-    """A figure and its axes, one below the other, in the report's style; width and height in inches."""
+    """A figure and its axes, one below the other, in the report's style. Width and height are in inches."""
     matplotlib = load_matplotlib()
     from matplotlib.figure import Figure
 
@@ -66,7 +66,7 @@ def new_figure(width: float = 4.6, height: float = 3.0, rows: int = 1) -> tuple[
 
 
 def add_legend(figure: Figure, *axes: Any, columns: int = 3) -> None:
-    """A legend below the figure, where it hides no line: every name once."""
+    """A legend below the figure, where it hides no line; every name appears once."""
     known: dict[str, Any] = {}
     for one in axes:
         known |= {label: handle for handle, label in zip(*one.get_legend_handles_labels(), strict=True)}
@@ -76,10 +76,10 @@ def add_legend(figure: Figure, *axes: Any, columns: int = 3) -> None:
 
 
 class Plates:
-    """Takes figures: writes each as PNG and gives the HTML that shows it inline.
+    """Writes each figure as PNG and returns the HTML that shows it inline.
 
     Args:
-        folder: where the PNG files go; made when the first comes.
+        folder: where the PNG files go; made with the first of them.
     """
 
     def __init__(self, folder: Path):
@@ -87,7 +87,7 @@ class Plates:
         self.names: list[str] = []
 
     def draw(self, figure: Any, name: str, caption: str) -> Markup:
-        """A matplotlib figure: SVG inline."""
+        """A matplotlib figure, as inline SVG."""
         matplotlib = load_matplotlib()
         picture = io.StringIO()
         with matplotlib.rc_context(_RC | {"svg.hashsalt": name}):
@@ -103,12 +103,12 @@ class Plates:
             count=1,
         )
         svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
-        # Ids are unique in a figure; several figures share a page.
+        # Ids are unique within a figure, but several figures share a page.
         svg = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{self._id(name)}-", svg)
         return self._figure(Markup(svg), caption)
 
     def picture(self, image: Any, name: str, caption: str, alt: str) -> Markup:
-        """A PIL image: PNG inline."""
+        """A PIL image, as inline PNG."""
         data = io.BytesIO()
         image.save(data, "PNG", optimize=True)
         self._path(name).write_bytes(data.getvalue())

@@ -1,4 +1,4 @@
-"""The report's figures, each from plain values."""
+"""The report's figures, each drawn from plain values."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _whole_rounds(*axes: Any) -> None:
 
 
 def gamma_sweep(rows: list[dict], chosen: float | None) -> Figure:
-    """Dice of Algorithm 2 at every threshold, all images pooled; the line marks the one that validation chose."""
+    """Dice of Algorithm 2 at every threshold, all images pooled; a line marks the one chosen on validation images."""
     figure, axes = new_figure()
     points = range(len(rows))
     for key, colour, dash in (("validation", INK, "--"), ("test", "#0072B2", "-")):
@@ -69,7 +69,7 @@ def gamma_sweep(rows: list[dict], chosen: float | None) -> Figure:
 def heat_map(
     rows: dict[str, dict[str, float]], ylabel: str, xlabel: str, digits: int = 2, top: float | None = 1.0
 ) -> Figure:
-    """A matrix with its numbers: row -> column -> value. `top` is the brightest value; None: each row's sum."""
+    """A matrix with its numbers: row -> column -> value. `top` has the brightest colour; None: the row's sum."""
     names, columns = list(rows), list(next(iter(rows.values())))
     values = np.array([[rows[r].get(c, math.nan) for c in columns] for r in names], float)
     shades = values / (values.sum(1, keepdims=True).clip(1) if top is None else top)
@@ -91,7 +91,7 @@ def heat_map(
 
 
 def reliability_diagram(found: dict) -> Figure:
-    """Accuracy against confidence, one bar per bin; below it the images of each bin."""
+    """Accuracy against confidence, one bar per bin; below it the number of images in each bin."""
     figure, (above, below) = new_figure(height=4.2, rows=2)
     bins = found["bins"]
     centres, width = [(b["low"] + b["high"]) / 2 for b in bins], 0.9 / len(bins)
@@ -126,7 +126,7 @@ def surface(losses: dict[tuple[str, str], tuple[list[float], np.ndarray]], colou
 
     Args:
         losses: (run, model) -> steps, and (directions, steps) losses.
-        colour: the site's.
+        colour: the site's colour.
         runs: the runs in their order, for the dashes.
     """
     figure, axes = new_figure(height=3.4)

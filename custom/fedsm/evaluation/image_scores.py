@@ -1,4 +1,4 @@
-"""The scores of every candidate on every image of a site, of which `fedsm evaluate` and the report are made."""
+"""The scores of every candidate on every image of a site, the basis of `fedsm evaluate` and of the report."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class ImageScores:
     Attributes:
         patients: the patient of each image.
         order: the models as a selector numbers them.
-        rule: how the selector is read; None without one.
+        rule: how the selector's output is used; None without a selector.
         scores: model name -> metric -> (N, L).
-        yhat: (N, K), or (N, K + 1) for a selector of all models; None without one.
-        unit: of the distances.
+        yhat: (N, K), or (N, K + 1) for a selector of all models; None without a selector.
+        unit: unit of the distances.
         names: file and slice of each image; never leaves the site.
     """
 
@@ -42,17 +42,17 @@ class ImageScores:
         return len(self.patients)
 
     def first_choice(self) -> torch.Tensor:
-        """(N,) the most probable model's number in `order`."""
+        """(N,) the index in `order` of the most probable model."""
         assert self.yhat is not None
         return self.yhat.argmax(1) + (1 if self.rule == THRESHOLD else 0)
 
     def chosen(self, gamma: float | None) -> torch.Tensor:
-        """(N,) the number in `order` of the model that Algorithm 2 takes."""
+        """(N,) the index in `order` of the model that Algorithm 2 chooses."""
         assert self.yhat is not None and self.rule is not None
         return choose(self.yhat, self.rule, gamma)
 
     def of_super_model(self, gamma: float | None) -> dict[str, torch.Tensor]:
-        """Metric -> (N, L) of Algorithm 2 at a threshold; a mixture has its own scores, whatever the threshold."""
+        """Metric -> (N, L) of Algorithm 2 at a threshold; a mixture has scores of its own and no threshold."""
         if self.rule == MIXTURE:
             return self.scores[SUPER]
         chosen, rows = self.chosen(gamma), torch.arange(len(self))

@@ -21,7 +21,7 @@ DIRECTIONS = 10
 
 
 def unit_directions(weights: Tensors, seed: int, count: int = DIRECTIONS) -> list[Tensors]:
-    """Random directions in the space of the weights, each of norm 1 over all of them."""
+    """Random directions in the space of all weights, each of norm 1."""
     generator = torch.Generator().manual_seed(seed)
     directions = []
     for _ in range(count):
@@ -45,11 +45,11 @@ def loss_surface(
     """The loss at every step along every direction.
 
     Args:
-        task: whose U-Net it is.
-        weights: the trained ones.
-        batch: images and labels, seen at once.
+        task: the task of the U-Net.
+        weights: the trained weights.
+        batch: images and labels, as one batch.
         steps: distances from the trained weights.
-        seed: of the directions.
+        seed: seed of the directions.
         done: called after each loss.
 
     Returns:

@@ -1,4 +1,4 @@
-"""An evaluation as tables that a person reads, in the terminal and in Markdown, and as CSV."""
+"""An evaluation as tables for people, in the terminal and in Markdown, and as CSV."""
 
 from __future__ import annotations
 
@@ -93,11 +93,11 @@ def evaluation_markdown(evaluation: dict) -> str:
     ]
     if boot["averages"] == "errors":
         text.append(
-            "Every site evaluated at home. Intervals of averages are from the sites' standard errors; a site with"
-            f" fewer than {LEAST_PATIENTS} patients tells none."
+            "Every site evaluated its own images. Intervals of averages come from the sites' standard errors; a site"
+            f" with fewer than {LEAST_PATIENTS} patients reports none."
         )
     if missing := evaluation.get("missing"):
-        text.append("Not in it: " + "; ".join(f"{site} ({reason})" for site, reason in missing.items()) + ".")
+        text.append("Missing: " + "; ".join(f"{site} ({reason})" for site, reason in missing.items()) + ".")
     text += [score_table(evaluation, metric) for metric in METRICS]
     if len(evaluation["labels"]) > 1:
         for label in evaluation["labels"]:

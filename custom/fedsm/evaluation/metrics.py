@@ -1,6 +1,6 @@
 """Dice, IoU and the 95 % Hausdorff distance of each image and label.
 
-What an empty mask counts, P being the prediction and T the truth:
+Scores of empty masks, with P the prediction and T the truth:
 
                     Dice   IoU   HD95
     P and T empty     1      1   0
@@ -69,7 +69,7 @@ def _hd95(prediction: torch.Tensor, truth: torch.Tensor, spacing: tuple[float, f
     from monai.metrics import compute_hausdorff_distance
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of empty masks: they are defined above
+        warnings.simplefilter("ignore")  # about empty masks: their scores are defined above
         distance = compute_hausdorff_distance(
             prediction, truth, include_background=True, percentile=95, spacing=list(spacing)
         )

@@ -16,7 +16,7 @@ _PAPER, _TEXT, _QUIET = (24, 26, 30), (236, 238, 242), (150, 156, 166)
 
 @dataclass
 class Shown:
-    """An image (C, H, W) in 0..1, its truth and prediction (L, H, W), and what is written below it."""
+    """An image (C, H, W) in 0..1, its truth and prediction (L, H, W), and the text below it."""
 
     image: torch.Tensor
     truth: torch.Tensor
@@ -39,7 +39,7 @@ def overlay(image: torch.Tensor, masks: torch.Tensor, size: int = TILE) -> Image
     scaled = [Image.fromarray(np.asarray(m, bool)).resize((size, size), Image.Resampling.NEAREST) for m in masks > 0]
     lines = [np.asarray(label) for label in scaled]
     for line in lines:
-        shown[outline(~line)] //= 3  # a dark rim: the line is seen on white as well
+        shown[outline(~line)] //= 3  # a dark rim, so that the line can be seen on white as well
     for i, line in enumerate(lines):
         shown[outline(line)] = COLOURS[i % len(COLOURS)]
     return Image.fromarray(shown)

@@ -1,4 +1,4 @@
-"""The HTML of a report: one file that makes no request; light and dark, screen and paper.
+"""The HTML of a report: one file that loads nothing else; for light and dark screens, and for paper.
 
 The page is `templates/report.html`; its style and script are put into it from the files beside it. Whatever is not
 `Markup` is escaped.
@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 @dataclass
 class Section:
-    """A heading and what stands under it."""
+    """A heading and what follows it."""
 
     title: str
     parts: list[Markup] = field(default_factory=list)
@@ -57,7 +57,7 @@ def page(title: str, subtitle: str, sections: list[Section], patients: bool) -> 
         title: its heading.
         subtitle: a line below.
         sections: in their order; one without parts is left out.
-        patients: whether it shows images of patients, which its first line then says.
+        patients: whether it shows images of patients; its first line then says so.
     """
     loader = jinja2.PackageLoader("fedsm.evaluation")
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)

@@ -1,4 +1,4 @@
-"""The report: what a run's folder holds, and what a study of its weights and images adds."""
+"""The report: results from the run's folder, and what a study of its weights and images adds."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from fedsm.evaluation.report_fair import below_local, comparisons
 from fedsm.evaluation.runs import Run
 from fedsm.evaluation.study import Study
 
-_PATIENTS = "patient-images"  # how the names of files with images of patients begin
+_PATIENTS = "patient-images"  # the names of files with images of patients start with this
 _WORDS = {
     "site": "A hospital, or a folder of images that plays one. Its images stay there.",
-    "round": "Every site trains the models on its own images once; the server makes the next models of the results.",
+    "round": "Every site trains the models on its own images; the server makes the next models from the results.",
     "track": "One network and the way it is trained, at the sites and on the server. FedSM has three: global, personal"
     " and selector.",
     "global": "The model that all sites train together; the server averages their results.",
     "personal": "A site's own model.",
-    "SoftPull": "How the server makes the next personal models: each site's own, pulled towards those of the others.",
+    "SoftPull": "How the server makes the next personal models: each is pulled towards those of the other sites.",
     "lam": "How much of its own result a personal model keeps in SoftPull. 1: everything, so sites do not learn from"
     " each other; 1 / number of sites: plain averaging.",
     "selector": "Decides which model segments an image: it says how likely the image is to come from each site.",
@@ -88,7 +88,7 @@ class Report:
         return Section("Scores", parts)
 
     def _training(self) -> Section:
-        told = paragraph("Top: validation score of the models after each round. Bottom: training loss.")
+        intro = paragraph("Top: validation score of the models after each round. Bottom: training loss.")
         drawn = [
             self._draw(
                 draw.curves(run, track, self._colours, self._centralized),
@@ -100,7 +100,7 @@ class Report:
             for run in self._runs
             for track in draw.tracks_of(run)
         ]
-        return Section("Training", [told, figures(drawn)])
+        return Section("Training", [intro, figures(drawn)])
 
     def _gamma(self) -> Section:
         swept = [run for run in self._runs if run.results["gamma_sweep"]]
@@ -171,11 +171,11 @@ class Report:
             shown = [name for name in names if any(name == run for run, _ in losses)]
             figure = draw.surface(losses, self._colours[site], shown)
             items.append(self._plates.draw(figure, f"surface_{site}_{part}", f"{site}, {part} images"))
-        told = paragraph(
+        intro = paragraph(
             "Dice loss along 10 random directions of unit length from the trained weights: mean and range. All models"
             " are moved along the same directions. Where the curve is flat, small changes of the weights cost little."
         )
-        return Section("Loss surface", [told, figures(items)] if items else [self._why("no weights")])
+        return Section("Loss surface", [intro, figures(items)] if items else [self._why("no weights")])
 
     def _overlays(self) -> Section:
         items = []
@@ -185,9 +185,9 @@ class Report:
                 items.append(
                     self._plates.picture(sheet, f"{_PATIENTS}_{run.name}_{site}", self._caption(run, site), site)
                 )
-        told = paragraph("The best, the median and the worst test image of each site. These are images of patients:"
+        intro = paragraph("The best, the median and the worst test image of each site. These are images of patients:"
                          " share this file as you would share them.")  # fmt: skip
-        return Section("Overlays", [told, figures(items, wide=True)] if items else [self._why("no images")])
+        return Section("Overlays", [intro, figures(items, wide=True)] if items else [self._why("no images")])
 
     def _costs(self) -> Section:
         if not self._runs:
@@ -208,12 +208,12 @@ class Report:
         return Section("Cost", parts)
 
     def _notes(self) -> Section:
-        told = paragraph(
+        intro = paragraph(
             "Scores compares the models on test images that no model was trained on. Training shows how the models got"
             " there; Gamma, Models and sites, Selector and Feature map show how the super model chooses a model for an"
             " image. Cost says what a round took, and which sites were missing."
         )
-        return Section("How to read it", [told, glossary(_WORDS)])
+        return Section("How to read it", [intro, glossary(_WORDS)])
 
     def _why(self, otherwise: str) -> Markup:
         reasons = [s.absent for s in self._studies.values() if s.absent]

@@ -25,7 +25,7 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def settings_table(runs: list[Run]) -> Markup:
-    """What each run was."""
+    """The settings of each run."""
     head = [
         "run",
         "method",
@@ -51,7 +51,7 @@ def settings_table(runs: list[Run]) -> Markup:
 
 
 def dice_rows(runs: list[Run], sites: list[str]) -> tuple[list[list[str]], set[tuple[int, int]]]:
-    """Rows of the Dice table and the (row, column) of the best of each column; a centralized run is left out."""
+    """Rows of the Dice table and the (row, column) of the best in each column; centralized runs do not compete."""
     rows, values = [], []
     for run in runs:
         for title, key in row_titles(run.results):
@@ -120,14 +120,14 @@ def cost_table(runs: list[Run]) -> Markup:
 
 
 def failure_table(run: Run) -> Markup | None:
-    """The sites that did not answer, when and why; None where all did."""
+    """The sites that did not answer, when and why; None if all did."""
     rows = [[str(row["round"]), site, why] for row in run.history() for site, why in row["missing"].items()]
     rows += [["evaluation", site, why] for site, why in run.results.get("missing_in_evaluation", {}).items()]
     return html_table(["round", "site", "why"], rows, f"{run.name}: answers that did not arrive") if rows else None
 
 
 def conduct_table(run: Run) -> Markup | None:
-    """Answers that were refused, or accepted with a warning, by site and reason; None where nothing was."""
+    """Answers that were refused, or accepted with a warning, by site and reason; None if there were none."""
     found: dict[tuple[str, str, str], list[dict]] = {}
     for kind in ("refused", "warned"):
         for entry in run.results.get(kind, []):
@@ -142,7 +142,7 @@ def conduct_table(run: Run) -> Markup | None:
 
 
 def _without_numbers(reason: str) -> str:
-    """A reason as a kind of reason: norms and counts differ from round to round."""
+    """A reason without its numbers, to group reasons: norms and counts differ from round to round."""
     return re.sub(r"\d[\d.e+-]*", "#", reason)
 
 

@@ -22,10 +22,10 @@ class Run:
     """A finished run.
 
     Attributes:
-        name: the end of its folder's path, as long as it takes to tell the runs apart.
-        folder: where it lies; never shown.
+        name: the end of its folder's path, long enough to tell the runs apart.
+        folder: its folder; never shown.
         results: its results.json.
-        data: the data root that it was trained on, where this machine still has it.
+        data: the data root that it was trained on, if this machine still has it.
     """
 
     name: str
@@ -46,14 +46,14 @@ class Run:
         return self.results["method"] == CENTRALIZED
 
     def history(self) -> list[dict]:
-        """One row per round; a centralized run's epochs in the same form, with a score and nothing else."""
+        """One row per round; for a centralized run one row per epoch, with only a score."""
         rows = self.results["validation"]["history"]
         if self.is_centralized:
             return [{"round": i + 1, "score": {"global": score}} for i, score in enumerate(rows)]
         return rows
 
     def stored_evaluation(self) -> dict | None:
-        """The run's evaluation.json (`fedsm evaluate RUN/super_model DATA -o RUN`), if it is of this run."""
+        """The evaluation.json in the run's folder (`fedsm evaluate RUN DATA -o RUN`), if it belongs to this run."""
         try:
             evaluation = _read(self.folder / "evaluation.json")
             same = evaluation["super_model"]["run_id"] == self.results.get("run_id") and evaluation["part"] == "test"
@@ -74,7 +74,7 @@ def open_runs(folders: list[Path], data: Path | None) -> list[Run]:
 
     Args:
         folders: the runs' folders.
-        data: the data root; None: each run's own.
+        data: the data root; None: that of each run.
 
     Raises:
         UserError: a folder without results, or given twice.
@@ -88,7 +88,7 @@ def open_runs(folders: list[Path], data: Path | None) -> list[Run]:
 
 
 def short_names(folders: list[Path]) -> list[str]:
-    """The last parts of the paths that make them different, without a common end (`A/seed-0`, `B/seed-0`: A, B)."""
+    """The shortest ends of the paths that differ, without a common last part (`A/seed-0`, `B/seed-0`: A, B)."""
     while len(folders) > 1 and len({f.name for f in folders}) == 1:
         folders = [f.parent for f in folders]
     for length in range(1, max(len(f.parts) for f in folders)):

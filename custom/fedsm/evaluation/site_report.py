@@ -1,8 +1,8 @@
-"""One site's part of an evaluation: means, intervals and counts over its images, nothing about a single one.
+"""One site's part of an evaluation: means, intervals and counts over its images, nothing about a single image.
 
-A federated evaluation sends it from the site. With fewer than `LEAST_PATIENTS` patients the bounds of a bootstrap
-interval are the scores of single patients (of three, the worst one alone is drawn in 1 of 27 samples, more than the
-2.5 % below the lower bound), so that there they stay at home.
+In a federated evaluation it leaves the site. With fewer than `LEAST_PATIENTS` patients the bounds of a bootstrap
+interval are the scores of single patients (of three, the worst alone is drawn in 1 of 27 samples, more than the 2.5 %
+below the lower bound), so such bounds stay at the site.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def metrics_of(manifest: dict, site: str, scores: ImageScores, model: str) -> di
 
 
 def draw(manifest: dict, site: str, scores: ImageScores, seed: int) -> Draws:
-    """The bootstrap of all scores of a site; models that it has no scores of are left out."""
+    """The bootstrap of all scores of a site; models without scores are left out."""
     labels, patients = manifest["labels"], scores.patients
     drawn: Draws = {}
     for model in models_of(manifest["sites"]):
@@ -105,17 +105,17 @@ def _sweep(scores: ImageScores, gammas: list[float]) -> list[dict]:
 
 
 def _census(scores: ImageScores, numbers: torch.Tensor) -> dict[str, int]:
-    """Model name -> images for which its number is there."""
+    """Model name -> for how many images its index is in `numbers`."""
     return {name: int((numbers == i).sum()) for i, name in enumerate(scores.order)}
 
 
 def _first_choices(scores: ImageScores) -> dict[str, int]:
-    """The same of the most probable models; the global one only where a selector may name it."""
+    """Model name -> for how many images it was the most probable; the global model only if the selector can name it."""
     counts = _census(scores, scores.first_choice())
     return {name: n for name, n in counts.items() if name != GLOBAL or scores.rule != THRESHOLD}
 
 
 def _reliability(scores: ImageScores, own: int) -> dict:
-    """`own`: the number of the site's own model."""
+    """`own`: the index of the site's own model."""
     assert scores.yhat is not None
     return reliability(scores.yhat.max(1).values.numpy(), (scores.first_choice() == own).numpy())

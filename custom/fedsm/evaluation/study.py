@@ -21,15 +21,15 @@ from fedsm.evaluation.tsne import tsne
 from fedsm.selectors.inference import GLOBAL, MIXTURE, mix, personal
 from fedsm.super_model.artefact import SuperModelFiles
 
-MAP_IMAGES = 60  # of each site on the t-SNE map: exact t-SNE takes N^2
-SURFACE_IMAGES = 8  # of each part under the loss surface
-SPAN, STEPS = 1 / 3, 9  # how far the surface goes, in norms of the weights, and in how many steps
+MAP_IMAGES = 60  # images of each site on the t-SNE map: exact t-SNE takes N^2
+SURFACE_IMAGES = 8  # images of each part for the loss surface
+SPAN, STEPS = 1 / 3, 9  # how far the surface goes, as a fraction of the weights' norm, and in how many steps
 CPU = torch.device("cpu")
 
 
 @dataclass
 class Study:
-    """A run's findings; those that could not be made are empty, and `absent` says why.
+    """What the study of a run found; what could not be computed is empty, and `absent` says why.
 
     Attributes:
         evaluation: as in evaluation.json.
@@ -51,7 +51,7 @@ class Study:
 
 
 def best_scores(site: str, scores: ImageScores, gamma: float | None) -> tuple[torch.Tensor, list[str]]:
-    """(N,) mean Dice over labels and the model of each image: of the super model, else the site's own, else global."""
+    """(N,) mean Dice over labels and the model used for each image: the super model's choice, else own, else global."""
     if scores.yhat is not None:
         numbers = scores.chosen(gamma).tolist()
         names = ["mixture" if scores.rule == MIXTURE else scores.order[i] for i in numbers]
@@ -64,7 +64,7 @@ def best_scores(site: str, scores: ImageScores, gamma: float | None) -> tuple[to
 def pick_overlays(
     models: Candidates, site: str, cases: SiteCases, scores: ImageScores, gamma: float | None
 ) -> list[Shown]:
-    """The best, the median and the worst image of a site, with what was predicted."""
+    """The best, the median and the worst image of a site, with their predictions."""
     values, names = best_scores(site, scores, gamma)
     chosen = pick(values)
     slices = _slices(cases, set(chosen.values()))
@@ -82,7 +82,7 @@ def pick_overlays(
 
 
 def _slices(cases: SiteCases, rows: set[int]) -> dict[int, Batch]:
-    """The slices with these numbers, counted over all files."""
+    """The slices with these indices, counted over all files."""
     found, start = {}, 0
     for case in cases:
         for row in rows & set(range(start, start + len(case.images))):
@@ -116,7 +116,7 @@ def feature_map(models: Candidates, parts: dict[str, list[SiteCases]], done: Cal
 
 
 def surface_steps(model: SuperModelFiles) -> list[float]:
-    """Distances from the trained weights, the same on both sides."""
+    """Distances from the trained weights, symmetric around 0."""
     norms = [norm_of(tensors) for name, tensors in model.networks.items() if name != "selector"]
     return (np.linspace(-SPAN, SPAN, STEPS) * np.mean(norms)).tolist()
 

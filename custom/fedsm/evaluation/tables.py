@@ -71,7 +71,7 @@ def accuracy_means(per_site: dict[str, float | None], images: dict[str, int]) ->
 
     Args:
         per_site: the accuracy at each site.
-        images: how many images each has.
+        images: how many images each site has.
     """
     known = {site: value for site, value in per_site.items() if value is not None}
     if not known:
@@ -81,7 +81,7 @@ def accuracy_means(per_site: dict[str, float | None], images: dict[str, int]) ->
 
 
 def row_titles(results: dict) -> list[tuple[str, str]]:
-    """A row's title and its key in `test`; a method that is not known goes by its own name."""
+    """A row's title and its key in `test`; an unknown method keeps its own name as title."""
     method = results["method"]
     kind = results.get("settings", {}).get("tracks", {}).get("global", {}).get("kind", "fedavg")
     of_global = {"centralized": method}.get(method, kind)

@@ -29,7 +29,7 @@ def tsne(features: np.ndarray, seed: int = 0) -> np.ndarray:
 
     Args:
         features: (N, D), N at least 4.
-        seed: fixes the start, and so the result.
+        seed: fixes the starting points, and so the result.
 
     Returns:
         (N, 2).

@@ -48,11 +48,11 @@ def save_super_model(
 
     Args:
         folder: `super_model/` of the run.
-        settings: the job's settings, of which the architecture is built again.
+        settings: the job's settings, from which the architecture is built again.
         manifest: task, method, selector, sites, gamma, labels, versions; `images` (site -> part -> count) and `scores`
             (`test` of results.json) go to the model card as well.
         networks: model name -> tensors.
-        notes: model name -> what else the manifest says of it (round, validation score).
+        notes: model name -> what else the manifest says about it (round, validation score).
     """
     with replacing_folder(folder) as partial:
         entries = {}
@@ -69,7 +69,7 @@ def load_super_model(folder: Path) -> SuperModelFiles:
     """Loads a super model. Runs no code from the folder: JSON and safetensors only.
 
     Raises:
-        UserError: something is missing, damaged or not ours.
+        UserError: something is missing, damaged or not a super model's.
     """
     try:
         manifest = read_json(folder / MANIFEST)
@@ -85,14 +85,14 @@ def load_super_model(folder: Path) -> SuperModelFiles:
     except (KeyError, TypeError, AttributeError) as e:
         raise UserError(f"{folder / MANIFEST} is incomplete ({e})", remedy="copy the super model again") from e
     _check_names(manifest, listed, folder)
-    # Checksums cost more than reading: all processors share them.
+    # Checksums take longer than reading, so all processors share the work.
     with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:
         tensors = list(pool.map(lambda entry: _load_network(folder / entry[0], entry[1]), listed.values()))
     return SuperModelFiles(settings, manifest, dict(zip(listed, tensors, strict=True)))
 
 
 def _check_names(manifest: dict, listed: dict[str, tuple[str, str]], folder: Path) -> None:
-    """Refuses names that would lead elsewhere: they become files here, at a site that evaluates, and in exports.
+    """Refuses names that are not plain: they become file names here, at sites that evaluate, and in exports.
 
     Raises:
         UserError: naming the manifest.
@@ -114,7 +114,7 @@ def _check_names(manifest: dict, listed: dict[str, tuple[str, str]], folder: Pat
 
 
 def _load_network(path: Path, sha256: str) -> Tensors:
-    """The tensors of a file, mapped from it: they share one copy, the system's, and are read when they are used."""
+    """The tensors of a file, mapped into memory: processes share one copy, and pages are read when they are used."""
     try:
         if _digest(path) != sha256:
             raise UserError(
@@ -126,7 +126,7 @@ def _load_network(path: Path, sha256: str) -> Tensors:
 
 
 def _short(error: Exception) -> str:
-    """An error without the path, which an OSError repeats."""
+    """An error's reason without the path, which an OSError repeats."""
     return getattr(error, "strerror", None) or str(error)
 
 

@@ -1,4 +1,4 @@
-"""A MONAI bundle of a super model: it runs with MONAI and torch alone, `fedsm` need not be installed.
+"""A MONAI bundle of a super model: it needs only MONAI and torch, not `fedsm`.
 
 BUNDLE/
   configs/metadata.json   configs/inference.json
@@ -34,7 +34,7 @@ A FedSM super model for the task `{task}`: {count} networks, trained at the site
         --bundle_root . --dataset_dir IMAGES --output_dir MASKS
 
 It needs MONAI, `fire` and `pytorch-ignite`. IMAGES holds {inputs}. Masks have the images' size and names and the mask
-values of training: {values}. It fails where IMAGES holds no such file. The images are read by MONAI: {reading}.
+values of training: {values}. It fails if IMAGES holds no such file. The images are read by MONAI: {reading}.
 
 `models/model.ts` takes (batch, {channels}, x, y) images in 0..1 of any size, along the axes of MONAI's readers, and
 gives (batch, {n_labels}, x, y) probabilities.
@@ -71,8 +71,8 @@ def bundle_format(model: SuperModel, asked: str | None = None) -> tuple[str, str
     """What a bundle reads, `pictures` or `volumes`, and why.
 
     Args:
-        model: the super model. Its manifest says what the training images were; one of an earlier version does not.
-        asked: what somebody wants; None: as in training.
+        model: the super model. Its manifest says what the training images were; manifests of 0.1 do not.
+        asked: what the user asked for; None: as in training.
 
     Raises:
         UserError: it was trained on both.
@@ -169,7 +169,7 @@ def _inference(model: SuperModel, volumes: bool) -> dict:
         "files": "$os.listdir(@dataset_dir) if os.path.isdir(@dataset_dir)"
         " else sys.exit('no input: ' + @dataset_dir + ' is no folder')",
         "found": "$sorted(n for n in @files if n.lower().endswith(tuple(@extensions)))",
-        # Without this, MONAI would end well and write nothing.
+        # Without this, MONAI would end with exit code 0 and write nothing.
         "datalist": "$[os.path.join(@dataset_dir, n) for n in @found]"
         " or sys.exit('no input: ' + @dataset_dir + ' holds no file that ends with ' + ' or '.join(@extensions))",
         "device": "$torch.device('cuda:0' if torch.cuda.is_available() else 'cpu')",

@@ -1,4 +1,4 @@
-"""The model card that lies beside the weights: what the super model is, how good it was, what it is not.
+"""The model card beside the weights: what the super model is, how good it was, and what it is not.
 
 After Mitchell et al., "Model Cards for Model Reporting" (2019). It holds counts and scores, no path and no file name.
 """
@@ -13,15 +13,15 @@ _ROWS = {"super_model": "super model", "personal_own": "personal model of the si
 _USE = """## Intended use
 
 Research on the segmentation of images like those of the sites above. **Not a medical device**: it has not been
-approved for diagnosis or treatment by any authority, and no decision on a patient may rest on it alone. A person who
-can read such images must look at every mask.
+approved for diagnosis or treatment by any authority, and no decision about a patient may rest on it alone. A person
+who can read such images must look at every mask.
 """
 _LIMITS = """## Limits
 
 - The scores hold for images like the sites' own: same devices, protocols and patients. An image from elsewhere may be
   segmented badly without any warning; the selector's confidence says how much an image resembles a site, not whether
   its mask is right.
-- The truth is what the sites' readers drew. How far they agree was not measured.
+- The truth is what the sites' readers drew. How well they agree was not measured.
 - Whether it is equally good for groups of patients (age, sex, origin, stage of disease) is not known: nothing about
   patients was collected.
 - Images are resized to the size above; structures smaller than a few pixels of that are lost.
@@ -33,7 +33,7 @@ def render_card(manifest: dict, evaluation: dict | None = None) -> str:
 
     Args:
         manifest: the super model's; `images` (site -> part -> count) and `scores` (as `test` in results.json) are
-            shown where it has them; `pooled` says that all images were in one place.
+            shown if it has them; `pooled` says that all images were in one place.
         evaluation: the content of evaluation.json of its test images, which adds intervals.
     """
     job, task = manifest["settings"], manifest["settings"]["task"]
@@ -69,7 +69,7 @@ def _data(manifest: dict) -> str:
     where = "All images were in one place" if manifest.get("pooled") else "Each site's images stayed at the site"
     head = f"## Data\n\n{where}; these are counts of images (slices of volumes).\n\n"
     if not images:
-        return head + f"Sites: {', '.join(manifest['sites'])}. Their counts were not written down."
+        return head + f"Sites: {', '.join(manifest['sites'])}. Their counts were not recorded."
     rows = [[site, str(n["train"]), str(n["validation"]), str(n["test"])] for site, n in images.items()]
     return head + markdown_table(["site", "train", "validation", "test"], rows)
 

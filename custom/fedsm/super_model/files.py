@@ -1,7 +1,7 @@
 """Prediction on files: masks, overlays and a table.
 
 OUT/
-  masks/...         as the images lie below their common folder, in their size and format (JPEG: PNG)
+  masks/...         in the same sub-folders, size and format as the images (JPEG: PNG)
   overlays/...png   outlines in colour
   predictions.csv   one row per image; a volume has one row per slice, from the feet to the head
 """
@@ -37,7 +37,7 @@ _READERS = 2  # threads that decode while the networks compute
 
 @dataclass
 class Scan:
-    """A file that was read: the networks' view of it, and what is needed to write its mask."""
+    """A file that was read: its pixels as the networks see them, and what is needed to write its mask."""
 
     file: Path
     pixels: torch.Tensor
@@ -53,7 +53,7 @@ class Output:
     Attributes:
         folder: OUT.
         paths: file -> its mask and overlay below `masks/` and `overlays/`; see `inputs.output_paths`.
-        names: file -> what the table calls it.
+        names: file -> its name in the table.
         overlays: whether overlays are drawn.
     """
 
@@ -71,9 +71,9 @@ def predict_files(
     Args:
         model: the super model.
         output: the files and where their results go.
-        batch_size: images that the networks see at once.
-        options: of `SuperModel.predict_batch`.
-        report: called with one line for each file that could not be predicted; the others go on.
+        batch_size: images per batch.
+        options: options of `SuperModel.predict_batch`.
+        report: called with one line for each file that could not be predicted; the other files are still predicted.
 
     Returns:
         images (slices) that were predicted, and files that were not.
@@ -104,7 +104,7 @@ def predict_files(
 
 
 def _read_all(model: SuperModel, output: Output) -> Iterator[Scan | UserError]:
-    """The files in their order, or what is wrong with them; few are in memory at a time."""
+    """The files in their order, or what is wrong with them; only a few are in memory at a time."""
 
     def read(file: Path) -> Scan | UserError:
         started = time.perf_counter()
@@ -148,7 +148,7 @@ def _windows(scans: Iterator[Scan | UserError], batch_size: int) -> Iterator[lis
 def _predict(
     model: SuperModel, scans: list[Scan], batch_size: int, options: dict
 ) -> Iterator[tuple[Scan, BatchPrediction, float]]:
-    """Each file with its predictions and its share of the seconds."""
+    """Each file with its predictions and its share of the time in seconds."""
     started = time.perf_counter()
     pixels = torch.cat([scan.pixels for scan in scans])
     batch = BatchPrediction.cat([model.predict_batch(part, **options) for part in pixels.split(batch_size)])

@@ -1,4 +1,4 @@
-"""Which files a person means, and where their masks go."""
+"""Which files the user means, and where their masks go."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fedsm.data.writers import mask_name
 
 
 def list_inputs(given: list[str]) -> dict[Path, Path]:
-    """Files, folders and patterns to files.
+    """The files that files, folders and patterns stand for.
 
-    Of a folder every image below it is taken, but no hidden file, and of a site's folder not its `masks/`. A file that
-    was named is taken whatever its ending.
+    A folder stands for every image below it, without hidden files and without the `masks/` of a site's folder. A file
+    given by its name is taken whatever its ending.
 
     Returns:
         file -> its path below the folder that all inputs share.
@@ -64,13 +64,13 @@ def output_paths(inputs: dict[Path, Path], dtype: np.dtype) -> dict[Path, tuple[
     """Where mask and overlay of each file go, below the output's `masks/` and `overlays/`.
 
     Raises:
-        UserError: two files whose masks or overlays would have one name.
+        UserError: the masks or overlays of two files would have the same name.
     """
     paths: dict[Path, tuple[Path, Path]] = {}
     taken: dict[Path, Path] = {}
     for file, below in inputs.items():
         mask, overlay = below.with_name(mask_name(below, dtype)), below.with_name(stem(below) + ".png")
-        if overlay in taken:  # its name has only the stem: masks of one name have one stem
+        if overlay in taken:  # overlays are named by the stem, so this also finds masks of the same name
             raise UserError(f"{file} and {taken[overlay]} have the same name", remedy="predict them to two folders")
         taken[overlay] = file
         paths[file] = (mask, overlay)
@@ -78,15 +78,16 @@ def output_paths(inputs: dict[Path, Path], dtype: np.dtype) -> dict[Path, tuple[
 
 
 def check_output(out: Path, given: list[str], force: bool) -> None:
-    """Refuses an output folder that holds something or lies among the inputs.
+    """Refuses an output folder that is not empty or lies among the inputs.
 
     Raises:
-        UserError: naming the remedy.
+        UserError: with the remedy.
     """
     for text in given:
         if Path(text).is_dir() and Path(text).resolve() in (out.resolve(), *out.resolve().parents):
             raise UserError(
-                f"{out} lies among the images of {text}: masks would be images next time", remedy="choose another"
+                f"{out} lies among the images of {text}: masks would be taken for images next time",
+                remedy="choose another folder",
             )
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file", remedy="choose a folder")

@@ -1,4 +1,4 @@
-"""Labels to the values of a mask and back: what is written is what our reader reads."""
+"""From labels to the values of a mask and back: what is written is what our reader reads."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from fedsm.core.task_settings import TaskSettings
 def mask_table(task: TaskSettings) -> np.ndarray:
     """The mask value of each combination of labels.
 
-    Label i is bit i of the index. A combination gets the first value that belongs to just these labels. One that has no
-    such value (a cup outside the disc, where the only cup value means both) gets the value that differs in the fewest
-    labels, of equals the one with most labels: a label is rather completed than dropped.
+    Label i is bit i of the index. A combination gets the first value that belongs to exactly these labels. One without
+    such a value (a cup outside the disc, where the only cup value means both) gets the value that differs in the fewest
+    labels; of equals the one with most labels, so that a label is added rather than dropped.
 
     Returns:
         (2 ** labels,) values, in the smallest dtype that holds them all.

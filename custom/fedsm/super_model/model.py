@@ -45,8 +45,8 @@ class SuperModel:
         manifest: its manifest.
         sites: names of the sites, in index order.
         models: names of all models, `global` first, then the sites'.
-        available: those of them that are there.
-        rule: how its selector is read (`fedsm.tracks.base`); None without a selector.
+        available: those of them that it holds.
+        rule: how its selector's output is used (`fedsm.selectors.inference`); None without a selector.
     """
 
     def __init__(self, settings: JobSettings, manifest: dict, networks: dict[str, Tensors], device: torch.device):
@@ -74,7 +74,7 @@ class SuperModel:
             device: where to compute; default CUDA when present, else the CPU.
 
         Raises:
-            UserError: something is missing, damaged or not ours, or there is no such device.
+            UserError: something is missing, damaged or not a super model's, or there is no such device.
         """
         try:
             device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -88,7 +88,7 @@ class SuperModel:
             raise UserError(f"{path} does not fit together: {str(e).splitlines()[0]}", remedy="copy it again") from e
 
     def net(self, name: str) -> nn.Module:
-        """A model's U-Net, made when it is first asked for; it holds the file's own tensors, no copies."""
+        """A model's U-Net, made when it is first needed; it uses the file's own tensors, no copies."""
         if name not in self._nets:
             with self._fitting(name):
                 net = copy.deepcopy(self._skeleton)
@@ -98,7 +98,7 @@ class SuperModel:
 
     @property
     def mask_dtype(self) -> np.dtype:
-        """What holds every mask value of the task."""
+        """The data type that holds every mask value of the task."""
         return self._table.dtype
 
     @cached_property
@@ -116,7 +116,7 @@ class SuperModel:
 
     @contextlib.contextmanager
     def _fitting(self, name: str) -> Iterator[None]:
-        """While a network is built of its weights: torch has many ways to say that they do not fit the settings.
+        """For building a network from its weights: torch has many ways to say that they do not fit the settings.
 
         Raises:
             UserError: they do not.
@@ -136,7 +136,7 @@ class SuperModel:
         Without a selector it is the global model.
 
         Raises:
-            UserError: there is neither a selector nor a global model, or a gamma that is of no use.
+            UserError: there is neither a selector nor a global model, or gamma cannot be used.
         """
         gamma = self._gamma(gamma)
         if self.rule is None:
@@ -153,18 +153,18 @@ class SuperModel:
         self, images: torch.Tensor, site: str | None = None, use_global: bool = False, gamma: float | None = None,
         blend: bool = False,
     ) -> BatchPrediction:  # fmt: skip
-        """Predicts (B, C, S, S) images in 0..1; each network sees its images at once.
+        """Predicts (B, C, S, S) images in 0..1; each network gets its images as one batch.
 
         Args:
             images: as `to_pixels` gives them, S the size of training.
             site: take this site's personal model.
             use_global: take the global model.
-            gamma: another threshold than the one that was chosen on the validation images (with `blend`: for soft
-                selection, where that was scored).
+            gamma: a threshold instead of the one chosen on the validation images (with `blend`: the one chosen for soft
+                selection, if that was scored).
             blend: soft selection: the two most probable models share an image.
 
         Raises:
-            UserError: a model that is not there, or options that do not fit the selector.
+            UserError: the super model does not have this model, or the options do not fit the selector.
         """
         self.check(site, use_global, gamma, blend)
         gamma = self._gamma(gamma, blend)
@@ -220,7 +220,7 @@ class SuperModel:
             raise UserError(e.message, file=name, remedy=e.remedy) from e
 
     def finish(self, batch: BatchPrediction, size: tuple[int, int]) -> list[Prediction]:
-        """A batch of images of one size to predictions in that size."""
+        """The predictions of a batch, in the size (H, W) of its images."""
         yhat, distance = batch.selection.yhat, batch.selection.distance
         return [
             Prediction(
@@ -239,7 +239,7 @@ class SuperModel:
         """Refuses options that do not fit this super model.
 
         Raises:
-            UserError: naming the remedy.
+            UserError: with the remedy.
         """
         if site is not None and use_global:
             raise UserError("a site's model and the global one cannot both be asked for")
@@ -249,7 +249,7 @@ class SuperModel:
         if wanted and wanted not in self.available:
             raise UserError(f"the super model has no network {wanted!r}", remedy=f"it has {', '.join(self.available)}")
         if blend and (self.rule != THRESHOLD or wanted):
-            raise UserError("soft selection needs a selector with a threshold and no model named")
+            raise UserError("soft selection needs a selector with a threshold, and neither a site nor the global model")
         self._gamma(gamma)
         if not wanted and self.rule is None:
             self.select(torch.empty(0))
@@ -258,13 +258,13 @@ class SuperModel:
         if given is None:
             return self.blend_gamma if blend and self.blend_gamma is not None else self.gamma
         if self.rule != THRESHOLD:
-            raise UserError("gamma is of no use: the super model's selector has no threshold, or there is none")
+            raise UserError("gamma cannot be used: the super model has no selector, or one without a threshold")
         if not 0 <= given <= 1:
             raise UserError(f"gamma must be in [0, 1], got {given}")
         return given
 
     def _segment(self, images: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """The weighted probabilities of the networks; each is asked only for the images in which it has a share."""
+        """The weighted probabilities of the networks; each network only sees the images in which it has a share."""
         task = self.settings.task
         output = images.new_zeros(len(images), len(task.labels), *images.shape[-2:])
         for column, name in enumerate(self.models):

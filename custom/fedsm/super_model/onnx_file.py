@@ -1,7 +1,7 @@
 """The super model as one ONNX file: selection and segmentation.
 
-Each network stands in the branch of an `If`: a batch costs the selector, and each image one U-Net. The file holds the
-weights of all of them. Needs the packages of the extra `export`.
+Each network is in a branch of an `If`, so each image costs the selector and one U-Net. The file holds the weights of
+all networks. Needs the packages of the extra `export`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _OPSET = 18
 
 
 def export_onnx(model: SuperModel, path: Path) -> float:
-    """Writes the file, after onnxruntime has given the same as the original.
+    """Writes the file, after onnxruntime has given the same results as the original.
 
     Args:
         model: the super model, on the CPU.
         path: the file to write.
 
     Returns:
-        the largest difference of the checked probabilities, at most `TOLERANCE`.
+        the largest difference between the probabilities, at most `TOLERANCE`.
 
     Raises:
         UserError: a package is missing, the super model cannot be exported, or the results differ.
@@ -58,7 +58,7 @@ def export_onnx(model: SuperModel, path: Path) -> float:
 
 
 def examples(model: SuperModel) -> torch.Tensor:
-    """Images for the check: noise of several brightnesses and contrasts, so that several models are chosen."""
+    """Images for the check: noise of different brightness and contrast, so that several models are chosen."""
     task, size = model.settings.task, model.settings.size
     noise = torch.rand(6, task.channels, size, size, generator=torch.Generator().manual_seed(0))
     level = torch.linspace(0.1, 1, 6)[:, None, None, None]
@@ -66,7 +66,7 @@ def examples(model: SuperModel) -> torch.Tensor:
 
 
 def _difference(model: SuperModel, path: Path) -> float:
-    """The largest difference of what the file and the super model say, for batches of 1 and of several images."""
+    """The largest difference between the outputs of file and super model, for batches of one and of several images."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])

@@ -15,7 +15,7 @@ _TILE = 384
 
 
 def preview(image: np.ndarray, volume: bool) -> np.ndarray:
-    """What an overlay needs of an image (slices, H, W, C): grey or RGB uint8, no larger than it is shown.
+    """An image (slices, H, W, C) for an overlay: grey or RGB uint8, no larger than it will be shown.
 
     Brightness is stretched, so that dark images can be seen.
     """
@@ -31,7 +31,7 @@ def preview(image: np.ndarray, volume: bool) -> np.ndarray:
 def draw_overlay(shown: np.ndarray, labels: np.ndarray) -> Image.Image:
     """Outlines of labels (L, slices, H, W) over a preview (slices, h, w, C).
 
-    Of a volume up to 12 slices that hold a label, evenly chosen; without any, up to 12 of all.
+    Of a volume up to 12 slices with a label are shown, evenly chosen; if none has a label, up to 12 of all slices.
     """
     rows = np.flatnonzero(labels.any(axis=(0, 2, 3)))
     rows = rows if len(rows) else np.arange(len(shown))
@@ -50,9 +50,9 @@ def _outlined(picture: np.ndarray, labels: np.ndarray) -> np.ndarray:
     shown = np.repeat(picture, 3, axis=-1) if picture.shape[-1] == 1 else picture.copy()
     size = (shown.shape[1], shown.shape[0])
     resized = [np.asarray(Image.fromarray(label).resize(size, Image.Resampling.NEAREST)) for label in labels]
-    thick = max(size) > 768  # one pixel is not seen on a large picture
+    thick = max(size) > 768  # a line of one pixel cannot be seen on a large picture
     for label in resized:
-        shown[_line(~label, thick)] //= 3  # a dark rim: the line is seen on white as well
+        shown[_line(~label, thick)] //= 3  # a dark rim, so that the line can be seen on white as well
     for i, label in enumerate(resized):
         shown[_line(label, thick)] = COLOURS[i % len(COLOURS)]
     return shown

@@ -1,4 +1,4 @@
-"""What a prediction is; from what a network gives at its own size to labels in an image's size."""
+"""Predictions, and the way from a network's output at its own size to labels in the image's size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedsm.selectors.selection import Selection
 
 
 class BatchPrediction(NamedTuple):
-    """Of a batch: (B, L, H, W) probabilities, (B, K + 1) weights of the models, and what the selector said."""
+    """Of a batch: (B, L, H, W) probabilities, (B, K + 1) weights of the models, and the selector's output."""
 
     probabilities: torch.Tensor
     weights: torch.Tensor
@@ -42,24 +42,24 @@ def _rows(values: torch.Tensor | None, rows: slice) -> torch.Tensor | None:
 
 
 def _cat(parts: tuple[torch.Tensor | None, ...]) -> torch.Tensor | None:
-    """The parts as one; what the selector does not say is None in all of them."""
+    """The parts as one; a value that the selector does not give is None in all of them."""
     there = [part for part in parts if part is not None]
     return torch.cat(there) if there else None
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the super model says of an image.
+    """The super model's prediction for an image.
 
     Attributes:
-        mask: (H, W) the task's mask values, in the image's own size; of a volume (slices, H, W), in the order and
-            orientation in which `fedsm.data.readers.read` gives it.
-        model: the network that was used; of a volume the one that was used most.
-        confidence: max yhat of the selector, of a volume the slices' mean; None without a selector.
-        distance: Mahalanobis distance to the nearest site's images, of a volume the slices' mean: how foreign the
+        mask: (H, W) the task's mask values, in the image's own size; for a volume (slices, H, W), in the order and
+            orientation of `fedsm.data.readers.read`.
+        model: the network that was used; for a volume the one that was used most.
+        confidence: max yhat of the selector, for a volume the slices' mean; None without a selector.
+        distance: Mahalanobis distance to the nearest site's images, for a volume the slices' mean: how foreign the
             image is. None for a trained selector.
         slices: a volume's slices; empty for a picture.
-        output: (L, S, S) probabilities in the network's own size; of a volume (slices, L, S, S).
+        output: (L, S, S) probabilities in the network's own size; for a volume (slices, L, S, S).
     """
 
     mask: np.ndarray
@@ -76,7 +76,7 @@ class Prediction:
 
 
 def resize(probabilities: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
-    """(..., L, S, S) probabilities to (..., L, H, W), bilinear as images are on their way in."""
+    """(..., L, S, S) probabilities to (..., L, H, W), bilinear, as images are resized for the networks."""
     if probabilities.shape[-2:] == torch.Size(size):
         return probabilities
     flat = probabilities.reshape(-1, 1, *probabilities.shape[-2:])
@@ -90,7 +90,7 @@ def labels_at(probabilities: torch.Tensor, size: tuple[int, int]) -> np.ndarray:
 
 
 def join(slices: list[Prediction]) -> Prediction:
-    """The prediction of a volume from its slices'."""
+    """The prediction of a volume from those of its slices."""
     confidence, distance = (
         None if getattr(slices[0], name) is None else float(np.mean([getattr(s, name) for s in slices]))
         for name in ("confidence", "distance")

@@ -1,7 +1,7 @@
-"""The super model as one TorchScript module: selection and segmentation together, without any code of ours.
+"""The super model as one TorchScript module: selection and segmentation together, which runs without this package.
 
 The networks and the selector are traced; what joins them is scripted, so that each network sees only the images that
-were chosen for it. `fedsm export` writes it into a MONAI bundle, and to ONNX, where the branches become `If` nodes.
+it was chosen for. `fedsm export` writes it into a MONAI bundle, and to ONNX, where the branches become `If` nodes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Selecting(nn.Module):
         unknown = images[:, 0, 0, 0] * 0
         yhat = unknown[:, None] + 1 if selection.yhat is None else selection.yhat
         distance = unknown / 0 if selection.distance is None else selection.distance
-        # Not `selection.choices` where there is no selector: a constant of one batch would be traced.
+        # Not `selection.choices` if there is no selector: tracing would turn it into a constant of one batch size.
         choices = unknown.long() if selection.yhat is None else selection.choices
         return choices, yhat, distance
 
@@ -40,7 +40,7 @@ class ScriptedSuperModel(nn.Module):
 
     Shape:
         input (B, C, S, S) in 0..1; output probabilities (B, L, S, S), choice (B,) (0 is the global model, k + 1 the
-        personal one of site k), yhat (B, K or K + 1), distance (B,), NaN where the selector knows none.
+        personal one of site k), yhat (B, K or K + 1), distance (B,), NaN if the selector gives none.
     """
 
     def __init__(self, select: nn.Module, nets: list[nn.Module], labels: int, mixture: bool):
@@ -71,8 +71,8 @@ class AnySize(nn.Module):
     Args:
         inner: the super model at its own size.
         size: that size.
-        volume: slices (x, y) of a volume in RAS orientation; else pictures (x, y). Ours have rows first, and the first
-            row of a volume's slice is the front of the patient.
+        volume: slices (x, y) of a volume in RAS orientation; else pictures (x, y). In this package rows come first,
+            and the first row of a volume's slice is the front of the patient.
 
     Shape:
         input (B, C, X, Y), output probabilities (B, L, X, Y).
@@ -96,7 +96,7 @@ class AnySize(nn.Module):
 
 
 def script_super_model(model: SuperModel) -> torch.jit.ScriptModule:
-    """One module of a super model, on the CPU.
+    """A super model as one module, on the CPU.
 
     Raises:
         UserError: there is neither a selector nor a global model.
@@ -106,7 +106,7 @@ def script_super_model(model: SuperModel) -> torch.jit.ScriptModule:
     example = torch.rand(3, task.channels, size, size, generator=torch.Generator().manual_seed(0))
     names = model.models if model.rule else [GLOBAL]
     with warnings.catch_warnings(), torch.no_grad():
-        # Deprecated in favour of torch.export, which has no branch on the data that ONNX could hold.
+        # Deprecated in favour of torch.export, which has no branches on data that could become ONNX.
         warnings.simplefilter("ignore")
         select = torch.jit.trace(_Selecting(model), example, check_trace=False)
         nets = [torch.jit.trace(model.net(name), example, check_trace=False) for name in names]

@@ -14,8 +14,8 @@ _RATIO = "vertical_cup_to_disc"
 
 @dataclass(frozen=True)
 class Row:
-    """An image or slice: its file, its number in a volume, what was predicted, its labels (L, H, W), the square
-    millimetres of a pixel (None: unknown) and the seconds that it took."""
+    """An image or slice: its file, its number in a volume, its prediction, its labels (L, H, W), the area of a pixel in
+    square millimetres (None: unknown) and the time in seconds."""
 
     file: str
     slice: int | None
@@ -26,14 +26,14 @@ class Row:
 
 
 def columns(task: TaskSettings) -> list[str]:
-    """The table's head."""
+    """The table's header."""
     areas = [f"{label}_{unit}" for label in task.labels for unit in ("pixels", "mm2")]
     ratio = [_RATIO] if {"disc", "cup"} <= set(task.labels) else []
     return ["file", "slice", "model", "confidence", "distance", "seconds", *areas, *ratio]
 
 
 def row_cells(row: Row, task: TaskSettings) -> dict[str, str]:
-    """A row as text; what is unknown is empty."""
+    """A row as text; unknown values are empty."""
     p = row.prediction
     cells = {
         "file": row.file,

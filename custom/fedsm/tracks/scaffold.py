@@ -57,8 +57,8 @@ class ScaffoldOptions(TrackOptions):
 class ScaffoldClient(SegmentationClient):
     """Trains the received model with corrected steps, and keeps c_k on the site's disk.
 
-    A site without its c_k (a new disk) starts with zero again. The server's c, a sum of changes, keeps the share n_k / n
-    of the lost c_k for good: it is then no longer the mean of the c_k, and every site's correction is off by that.
+    A site without its c_k (a new disk) starts with zero again. The server's c, a sum of changes, keeps the lost c_k's
+    share n_k / n for good: it is then no longer the mean of the c_k, and every site's correction is off by that.
     """
 
     def __init__(self, *args: Any):

@@ -1,6 +1,6 @@
 """`fedsm data prepare`: the paper's twelve public sources, from their official downloads to site folders.
 
-One module a source family; each has its `SOURCES` and says where its layout is known from.
+One module per family of sources; each lists its `SOURCES` and says where its layout is known from.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def prepare(
 ) -> int:
     """Writes `out/<site>/images` and `out/<site>/masks` from a raw download; returns the number of pairs.
 
-    The site appears when it is whole: a failed run leaves nothing, a killed one at most `.<site>.partial`, which the
+    The site appears when it is complete: a failed run leaves nothing, a killed one at most `.<site>.partial`, which the
     next run removes.
 
     Args:
@@ -68,7 +68,7 @@ def prepare(
 def _write_site(spec: Source, raw: Path, site: Path, readers: str, progress: Callable[[int], object]) -> int:
     made = [folder for folder in (site.parent, *site.parent.parents) if not folder.exists()]
     partial = site.parent / f".{spec.site}.partial"
-    # One level deeper than a site: what a killed run leaves is never taken for a site itself.
+    # One level deeper than a site, so that what a killed run leaves is never taken for a site.
     unfinished, stems = partial / spec.site, set()
     try:
         shutil.rmtree(partial, ignore_errors=True)
@@ -107,16 +107,14 @@ def _write(pair: Prepared, site: Path, source: str) -> None:
     if isinstance(pair.image, Path):
         shutil.copyfile(pair.image, site / "images" / f"{pair.stem}{suffix(pair.image)}")
         if read_picture(pair.image, "RGB", source).shape[:2] != mask.shape:
-            raise UserError(
-                f"{source}: {pair.image} and its annotation are not of one size", remedy="download both again"
-            )
+            raise UserError(f"{source}: {pair.image} and its annotation differ in size", remedy="download both again")
     else:
         Image.fromarray(pair.image).save(site / "images" / f"{pair.stem}.png")
     Image.fromarray(mask).save(site / "masks" / f"{pair.stem}.png")
 
 
 def _small(voxels: np.ndarray) -> np.ndarray:
-    """int16, as scanners store it, where nothing is lost; otherwise float32 (many NIfTI readers cannot read int64)."""
+    """int16, as scanners store it, if nothing is lost; otherwise float32 (many NIfTI readers cannot read int64)."""
     whole = np.issubdtype(voxels.dtype, np.integer)
     return voxels.astype(np.int16 if whole and voxels.min() >= -(2**15) and voxels.max() < 2**15 else np.float32)
 

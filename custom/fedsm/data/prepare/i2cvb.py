@@ -1,7 +1,7 @@
 """I2CVB: 40 patients of two scanners (GE 1.5 T, Siemens 3 T), T2 and ground truth as DICOM.
 
-Layout as in the authors' code (`T2W`, `GT/prostate`) and NVFlare's prostate example, which also tells that Patient
-428260 misses a slice of its ground truth: left out. Image and mask meet by their positions in the DICOM headers.
+Layout as in the authors' code (`T2W`, `GT/prostate`) and NVFlare's prostate example, which also says that Patient
+428260 lacks a slice of its ground truth: left out. Image and mask are matched by the positions in the DICOM headers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""SimpleITK, imported when a source needs it: DICOM series, MetaImage, NRRD, and masks brought to an image's grid."""
+"""SimpleITK, imported when a source needs it: DICOM series, MetaImage, NRRD, and masks resampled to an image's grid."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def simple_itk(source: str) -> ModuleType:
 
 
 def read_volume(path: Path, source: str) -> Any:
-    """A MetaImage, NRRD or NIfTI file as SimpleITK image."""
+    """A MetaImage, NRRD or NIfTI file as a SimpleITK image."""
     itk = simple_itk(source)
     try:
         if suffix(path) in VOLUMES:
@@ -46,7 +46,7 @@ def read_volume(path: Path, source: str) -> Any:
 
 
 def read_series(folder: Path, source: str) -> Any:
-    """The one DICOM series of a folder as SimpleITK volume, slices in the order of their positions.
+    """The single DICOM series of a folder as a SimpleITK volume, slices in the order of their positions.
 
     Raises:
         UserError: no series, several, or one with a slice missing.
@@ -78,10 +78,10 @@ def read_series(folder: Path, source: str) -> Any:
 def prepared(stem: str, image: Any, mask: Any, mask_path: Path, source: str) -> Prepared:
     """A pair of volumes on the image's grid; every value of the mask above 0 is gland.
 
-    A mask on another grid (fewer slices, other origin) is brought over by its position in the patient.
+    A mask on another grid (fewer slices, other origin) is resampled by its position in the patient.
 
     Raises:
-        UserError: the image is no 3D volume, or more than a tenth of the mask lies outside of it.
+        UserError: the image is not a 3D volume, or more than a tenth of the mask lies outside of it.
     """
     itk = simple_itk(source)
     if any(v.GetDimension() != 3 or v.GetNumberOfComponentsPerPixel() != 1 for v in (image, mask)):
@@ -102,7 +102,7 @@ def prepared(stem: str, image: Any, mask: Any, mask_path: Path, source: str) -> 
 
 
 def _header(itk: ModuleType, name: str) -> Any:
-    """A reader that knows a file's header, and has not read its voxels."""
+    """A reader that has read a file's header, but not its voxels."""
     reader = itk.ImageFileReader()
     reader.SetFileName(name)
     reader.ReadImageInformation()
@@ -110,13 +110,13 @@ def _header(itk: ModuleType, name: str) -> Any:
 
 
 def _check_size(reader: Any, files: int = 1) -> None:
-    """Refuses what would be too large; every value counts as one of the longest type."""
+    """Refuses what would be too large; every value counts as one of the largest type."""
     shape = [*reader.GetSize(), files, reader.GetNumberOfComponents()]
     check_volume([n for n in shape if n != 1], _LONGEST)
 
 
 def _height(reader: Any) -> float:
-    """Where a slice lies along the series' normal, in millimetres."""
+    """The position of a slice along the series' normal, in millimetres."""
     return float(np.dot(reader.GetOrigin(), reader.GetDirection()[2::3]))
 
 

@@ -1,8 +1,9 @@
 """NCI-ISBI 2013: T2 as DICOM from TCIA, zones as NRRD; Prostate-3T (3 T) and PROSTATE-DIAGNOSIS (1.5 T) are two sites.
 
-Layout as NBIA Data Retriever and the challenge's zips leave it, described by NVFlare's prostate example. Masks lead:
-the TCIA collections hold more patients than were segmented. ProstateDx-01-0055 has fewer slices in its mask than in
-its image; the challenge's page says that it lies right, and masks are placed by position.
+Layout as NBIA Data Retriever and the challenge's zips create it, described by NVFlare's prostate example. The masks
+decide which cases are taken: the TCIA collections hold more patients than were segmented. ProstateDx-01-0055 has fewer
+slices in its mask than in its image; the challenge's page says that its position is right, and masks are placed by
+position.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ def _pairs(name: str, prefix: str, raw: Path, readers: str) -> Iterator[Prepared
 
 
 def axial_t2(folders: list[Path], mask: Path, source: str) -> Path:
-    """The series of a case; of several the one that is called axial T2.
+    """The series of a case; of several the one whose name says axial T2.
 
     Raises:
-        UserError: none or several are.
+        UserError: there is no such series, or several.
     """
     named = [f for f in folders if re.search(r"t2.*(tra|ax)", f.name, re.IGNORECASE)] if len(folders) > 1 else folders
     if len(named) != 1:

@@ -1,7 +1,7 @@
 """Disc and cup from outlines that a reader drew on a copy of the picture (RIGA).
 
-The difference to the untouched picture shows the lines. They part the picture into outside, rim and cup; every line
-pixel then goes to the nearest of the three, so the border runs in the middle of the line however thick it is.
+The difference from the untouched picture shows the lines. They divide the picture into outside, rim and cup; every line
+pixel then goes to the nearest of the three, so the border runs along the middle of the line however thick it is.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from types import ModuleType
 
 import numpy as np
 
-_THRESHOLDS = (60, 40, 25, 15)  # high first: JPEG noise stays below, faint lines need the last ones
+_THRESHOLDS = (60, 40, 25, 15)  # high ones first: JPEG noise stays below them; faint lines need the low ones
 _GAPS = (0, 1, 2, 4)  # pixels by which broken lines are closed
 
 

@@ -1,7 +1,8 @@
 """PROSTATEx: T2 as DICOM from TCIA or as NIfTI, gland masks of github.com/rcuocolo/PROSTATEx_masks (204 cases).
 
-The mask repository's `image_list.csv` tells which of a patient's T2 series was segmented: the number with which the
-series' folder begins. Masks lead: TCIA holds more patients. Some masks have three digits in their name.
+The mask repository's `image_list.csv` says which of a patient's T2 series was segmented: the number with which the
+series' folder begins. The masks decide which cases are taken: TCIA holds more patients. Some masks have three digits in
+their name.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from fedsm.data.prepare.pictures import read_picture
 from fedsm.data.prepare.source import UNCHECKED, Prepared, Source, check_complete, files_below, index, missing_layout
 
 _FOREIGN = re.compile(r"(Non-)?AMD", re.IGNORECASE)
-# Pictures next to the masks are illustrations with the outlines painted in: never an input.
+# Pictures next to the masks are illustrations with the outlines painted in, never inputs.
 _ANNOTATION = re.compile(r".*(annotation|illustration|masks|-GT$).*", re.IGNORECASE)
 _NAME = r"([gnvt]\d{4})"
 

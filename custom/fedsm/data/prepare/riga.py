@@ -49,13 +49,11 @@ def _pairs(origin: str, raw: Path, readers: str) -> Iterator[Prepared]:
         for reader in sorted(copies):
             drawn = read_picture(copies[reader], "RGB", name)
             if drawn.shape != original.shape:
-                raise UserError(
-                    f"{name}: {copies[reader]} is not of the size of {picture}", remedy="download both again"
-                )
+                raise UserError(f"{name}: {copies[reader]} and {picture} differ in size", remedy="download both again")
             if found := trace(itk, original, drawn):
                 areas.append(found)
             else:
-                _log.warning("%s: no two closed outlines in %s: reader left out", name, copies[reader])
+                _log.warning("%s: reader left out, no two closed outlines in %s", name, copies[reader])
             if readers == "first" and areas:
                 break
         if len(areas) < (1 if readers == "first" else _AT_LEAST):

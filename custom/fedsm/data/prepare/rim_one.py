@@ -35,7 +35,7 @@ def _pairs(raw: Path, readers: str) -> Iterator[Prepared]:
         image = _left(read_picture(picture, "RGB", name))
         disc, cup = (_left(read_picture(path, "L", name)) > 127 for path in drawn)
         if not disc.shape == cup.shape == image.shape[:2]:
-            raise UserError(f"{name}: {drawn[0]} and {picture} are not of one size", remedy="download them again")
+            raise UserError(f"{name}: {drawn[0]} and {picture} differ in size", remedy="download them again")
         yield Prepared(picture.stem, image, join(disc, cup))
 
 
@@ -59,7 +59,7 @@ RIM-ONE r3/
   Healthy/Expert1_masks/N-10-R-1-Disc-exp1.png   N-10-R-1-Cup-exp1.png
   Glaucoma and suspects/...""",
         rule="majority: the authors' average of both readers (what both marked would be too small); first: reader 1",
-        checked=UNCHECKED + "; that the masks belong to the left view is bob.ip.binseg's word",
+        checked=UNCHECKED + "; bob.ip.binseg says that the masks belong to the left view",
         pairs=_pairs,
         readers=("majority", "first"),
     ),

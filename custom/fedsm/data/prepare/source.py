@@ -1,4 +1,4 @@
-"""What an adapter is and what it yields, and how adapters look for files below a raw download."""
+"""What a source is and what it yields, and how sources find files below a raw download."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Source:
     """A public data set that can become a site.
 
     Attributes:
-        name: what is typed after `fedsm data prepare`.
+        name: its name in `fedsm data prepare`.
         site: the site's folder.
         task: `retinal` or `prostate`.
         where: where to get it.
@@ -47,7 +47,7 @@ class Source:
         rule: how annotations become one mask.
         checked: what could not be checked.
         pairs: (raw, readers) -> the pairs, one by one.
-        readers: the values of `--readers` that the source can serve.
+        readers: the values of `--readers` that the source supports.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Source:
 
 
 def files_below(raw: Path) -> list[Path]:
-    """All visible files below a folder in natural order. Follows links (raw data often lie elsewhere) but no loops."""
+    """All visible files below a folder in natural order. Follows links (raw data are often elsewhere) but no loops."""
     found, seen = [], set()
     for folder, names, files in os.walk(raw, followlinks=True):
         real = os.path.realpath(folder)
@@ -94,7 +94,7 @@ def index(files: Iterable[Path], pattern: str, source: str) -> dict[str, Path]:
 
 
 def missing_layout(source: str, raw: Path, looked_for: str) -> UserError:
-    """The error of a download that is not there."""
+    """The error for a download that is missing."""
     return UserError(
         f"{source}: no {looked_for} below {raw}",
         remedy="unpack the official download there (`fedsm data prepare --list` draws the layout)",
@@ -102,10 +102,10 @@ def missing_layout(source: str, raw: Path, looked_for: str) -> UserError:
 
 
 def check_complete(source: str, parts: dict[str, dict[str, Path]]) -> list[str]:
-    """The cases in natural order when each has all parts.
+    """The cases in natural order, if each has all parts.
 
     Args:
-        parts: what a part is called -> case -> its file.
+        parts: name of a part -> case -> its file.
 
     Raises:
         UserError: a case with a part missing, naming the file that it does have.
