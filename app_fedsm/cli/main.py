@@ -20,6 +20,7 @@ from app_fedsm.cli import (
     federation_commands,
     forget,
     job_commands,
+    kit_command,
     poc_commands,
     predict,
     provision_command,
@@ -57,6 +58,7 @@ def build_parser() -> Parser:
     poc_commands.add_parsers(commands)
     federation_commands.add_parsers(commands)
     provision_command.add_parser(commands)
+    kit_command.add_parser(commands)
     site_commands.add_parser(commands)
     predict.add_parser(commands)
     export_commands.add_parser(commands)

@@ -96,7 +96,9 @@ class JobStatus(Described):
     warned: list[SiteNotes] = Field(default=[], description="Sites whose answers were taken with a warning.")
     validation: list[TrackScore] = Field(default=[], description="The newest validation scores.")
     seconds_left: float | None = Field(default=None, description="Guess of the training time left, while it trains.")
-    reason: str | None = Field(default=None, description="Why it failed.")
+    reason: str | None = Field(
+        default=None, description="Why it failed; in a list of jobs that have ended, of the newest only."
+    )
 
 
 class RunStatus(JobStatus):

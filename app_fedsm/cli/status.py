@@ -72,7 +72,9 @@ def describe(job: JobStatus) -> str:
     line = f"{job.job_id} {job.flare_status}"
     if job.state == "lost":
         return f"{line} in FLARE's list, but not on the server: it ends, or was lost (`fedsm resume RUN`)"
-    return f"{line}: {_progress_line(job)}" if job.flare_status == _RUNNING else line
+    if job.flare_status == _RUNNING:
+        return f"{line}: {_progress_line(job)}"
+    return f"{line}: {job.reason}" if job.reason else line
 
 
 def describe_server(status: ServerStatus) -> str:
@@ -130,17 +132,29 @@ def of_job(login: Login, job_id: str) -> JobStatus:
             meta = opened.get_job_meta(job_id)
         except Exception as e:  # FLARE's errors for a job that it does not know
             raise UserError(f"job {job_id}: {' '.join(str(e).split())}") from e
-        return _on_server(opened, job_id, meta["status"])
+        return _on_server(opened, job_id, meta["status"], explain=True)
 
 
-def _on_server(session: Session, job_id: str, status: str, name: str | None = None) -> JobStatus:
-    """A job on a server, which of a job that has ended keeps only the result; `fedsm fetch` downloads it."""
+def _on_server(
+    session: Session, job_id: str, status: str, name: str | None = None, explain: bool = False
+) -> JobStatus:
+    """A job on a server, which of a job that has ended keeps only the result; `fedsm fetch` downloads it.
+
+    Args:
+        session: the server.
+        job_id: the job.
+        status: FLARE's word for it.
+        name: the job's name.
+        explain: look for the reason of a failure: FLARE reads all that it stored of the job for that.
+    """
     from app_fedsm.federation import session as sessions
+    from app_fedsm.federation.failure import failure_of
     from app_fedsm.federation.following import events_of
 
     events = events_of(session, job_id) if status == _RUNNING else []
     if status != _RUNNING:
         found = {"state": _FLARE.get(status, "ended")}
+        found |= {"reason": failure_of(session, job_id, status)} if explain else {}
     elif events or sessions.runs(session, job_id):
         found = progress(events)
     else:
@@ -160,5 +174,8 @@ def of_server(login: Login) -> ServerStatus:
             study=login.study,
             connected=session.registered(opened),
             not_connected=[],
-            jobs=[_on_server(opened, job["job_id"], job["status"], job.get("job_name")) for job in jobs],
+            jobs=[
+                _on_server(opened, job["job_id"], job["status"], job.get("job_name"), explain=job is jobs[-1])
+                for job in jobs
+            ],
         )

@@ -22,7 +22,7 @@ POLL_SECONDS = 1.0
 PATIENCE = 60.0  # seconds that a server may be unreachable while a job is followed
 WAITING = ("SUBMITTED", "APPROVED", "DISPATCHED")
 RUNNING = "RUNNING"
-_COMPLETED = "FINISHED:COMPLETED"
+COMPLETED = "FINISHED:COMPLETED"
 
 
 class JobLost(UserError):
@@ -94,7 +94,7 @@ def follow(login: Login, job_id: str, steps: int, unit: str) -> tuple[dict, str 
                             bar.set_description(status.lower())
                         elif status != RUNNING:
                             bar.set_description("ended")
-                            bar.update(steps - bar.n if status == _COMPLETED else 0)  # its events are gone with it
+                            bar.update(steps - bar.n if status == COMPLETED else 0)  # its events are gone with it
                             return meta, failure
                         tick(bar)
                         time.sleep(POLL_SECONDS)

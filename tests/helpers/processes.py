@@ -118,5 +118,5 @@ class Running:
             (kit / name).unlink(missing_ok=True)
 
     def stop_all(self) -> None:
-        for kit in [*self.kits.sites.values(), self.kits.server]:
+        for kit in [*self.kits.sites.values(), *self.kits.relays.values(), self.kits.server]:
             self.stop(kit)

@@ -63,9 +63,13 @@ class RealFederation(Running):
             entry.pop("byoc", None)
             if entry["type"] == "server":
                 entry["fed_learn_port"] = free_port()
+        self.change(project)
         project["participants"].append({"name": OTHER, "type": "admin", "org": "university", "role": "lead"})
         (self.folder / "project.yml").write_text(yaml.safe_dump(project))
         return provision(self.folder / "project.yml", self.folder / "kits")
+
+    def change(self, project: dict) -> None:
+        """What a test's own consortium has besides."""
 
     def turn_hostile(self, site: str) -> Path:
         """Lets a hospital put a filter of its own into its kit, before it starts; returns the file that steers it."""
@@ -85,7 +89,7 @@ class RealFederation(Running):
         """Starts server and sites with the package that is installed here, and waits for them."""
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         env = os.environ | {"PATH": path, "OMP_NUM_THREADS": "1", "NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT": "10"}
-        for kit in [self.kits.server, *self.kits.sites.values()]:
+        for kit in [self.kits.server, *self.kits.relays.values(), *self.kits.sites.values()]:
             self.start(kit, env)
         self.wait_for(SITES)
 

@@ -78,7 +78,7 @@ def load_site_settings(local: Path, workspace: Path, site: str, fair_share: int)
             site=site,
             remedy=f"write `data: /path/to/the/site` (or `data_root:`, not both) to {path}, or set"
             f" {DATA_ROOT_VARIABLE}",
-            public="the site has no data path yet: it must write fedsm_site.yaml",
+            public=f"the site has no data path yet: its IT writes `data: FOLDER` to local/{FILE_NAME} in its kit",
         )
     real = file.data is not None  # a hospital; `data_root` is research on one machine
     state = Path(file.state_dir or workspace / "fedsm_state")

@@ -173,6 +173,8 @@ class SoftPullAggregator(Aggregator):
             raise Refused(f"not a shareable but {type(shareable).__name__}")
         code = shareable.get_return_code()
         if code != ReturnCode.OK:
+            if shareable.get_header(exchange.UNREADY_HEADER) is True:
+                self.results.unready.add(site)
             raise Refused(str(shareable.get_header(exchange.ERROR_HEADER) or code), answered=False)
         templates = checks.templates_of(self._spec.task, self._playing)
         try:

@@ -25,6 +25,7 @@ _MOST_TRACKS = 1000  # of a shareable; a super model of as many sites has one ne
 _DXO_KEY = "DXO"  # where FLARE's `DXO.to_shareable` puts the content
 EXCLUDE_FILTER = "ExcludeVars"  # the name that FLARE's filter writes into a DXO
 ERROR_HEADER = "fedsm_error"  # why a site could not do its task, without file names
+UNREADY_HEADER = "fedsm_unready"  # true: a person at the site must act first, so that asking again is of no use
 
 
 class BadShareable(Exception):

@@ -20,10 +20,19 @@ from fedsm.client.site_settings import INSIDE, PROCESS, SiteLocation, load_site_
 from fedsm.client.trainer_link import TrainerLink
 from fedsm.client.work import Aborted
 from fedsm.client.workers import Worker, build_worker, check_task
+from fedsm.core.errors import UserError
 from fedsm.core.private_files import keep_private
 from fedsm.core.task_names import SIMULATED_JOB
 from fedsm.flare import exchange
 from fedsm.flare.compat.tensors import enable_tensors
+
+
+class _Unready(Exception):
+    """The site's own settings cannot be used: a person there must correct them."""
+
+    def __init__(self, reason: UserError):
+        self.reason = reason
+        super().__init__(str(reason))
 
 
 class FedSMExecutor(Executor):
@@ -58,12 +67,13 @@ class FedSMExecutor(Executor):
         except Aborted:
             return make_reply(ReturnCode.TASK_ABORTED)
         except Exception as e:
-            failure = explain(e)
+            failure = e.reason if isinstance(e, _Unready) else explain(e)
             # Kits stream the log of errors to the server: what names files is logged as a warning, which stays here.
             self.log_warning(fl_ctx, str(failure), fire_event=False)
             self.log_error(fl_ctx, f"{task_name} failed: {failure.public}", fire_event=False)
             reply = make_reply(ReturnCode.EXECUTION_EXCEPTION)
             reply.set_header(exchange.ERROR_HEADER, failure.public)
+            reply.set_header(exchange.UNREADY_HEADER, isinstance(e, _Unready))
             return reply
         self.log_info(fl_ctx, f"fedsm task={task_name} round={meta['round']} seconds={time.monotonic() - started:.1f}")
         kinds = {n: DataKind.STATISTICS if n in answer.sums else DataKind.WEIGHT_DIFF for n in answer.tracks}
@@ -80,7 +90,10 @@ class FedSMExecutor(Executor):
             simulated = fl_ctx.get_job_id() == SIMULATED_JOB
             fair_share = max(1, (os.cpu_count() or 1) // (len(sites) if simulated else 1))
             location = SiteLocation(workspace.get_site_config_dir(), workspace.get_root_dir(), name, fair_share)
-            site = load_site_settings(Path(location.local), Path(location.workspace), name, fair_share)
+            try:
+                site = load_site_settings(Path(location.local), Path(location.workspace), name, fair_share)
+            except UserError as e:
+                raise _Unready(e) from e
             where = site.trainer or (INSIDE if simulated else PROCESS)
             self.log_info(
                 fl_ctx,

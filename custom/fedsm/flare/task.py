@@ -42,6 +42,7 @@ class TaskResults:
     Attributes:
         accepted: site -> the good answer's meta, in the order in which they were merged.
         refused: site -> why its answer was not taken.
+        unready: the sites at which a person must act first: they are not asked again.
         missing: site -> why there is no good answer: refused or silent.
         down: site -> bytes sent to it.
         up: site -> bytes of what it sent.
@@ -52,6 +53,7 @@ class TaskResults:
 
     accepted: dict[str, dict] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    unready: set[str] = field(default_factory=set)
     missing: dict[str, str] = field(default_factory=dict)
     down: dict[str, int] = field(default_factory=dict)
     up: dict[str, int] = field(default_factory=dict)

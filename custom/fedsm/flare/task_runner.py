@@ -54,10 +54,11 @@ class TaskRunner:
 
         With fewer than `needed` good answers, those that gave none are asked again. The good ones are merged already
         and stay: the round is not closed between attempts, so the models that go down are the same, no update is merged
-        twice and none is lost. Silent sites have the full time again, because the job cannot go on without them.
+        twice and none is lost. Silent sites have the full time again, because the job cannot go on without them. Sites
+        at which a person must act first are not asked again.
 
         Raises:
-            UserError: too few good answers after all attempts.
+            UserError: too few good answers after all attempts, or no attempt could bring enough.
         """
         results = self._aggregator.begin(spec)
         retries = self._job.round_retries if spec.needed else 0
@@ -70,13 +71,13 @@ class TaskRunner:
             results.missing = {s: r for s, r in (results.refused | silent).items() if s not in results.accepted}
             if self._abort_signal.triggered or len(results.accepted) >= spec.needed:
                 return results
-            if results.attempts > retries:
+            asked = [site for site in spec.sites if site not in results.accepted and site not in results.unready]
+            if results.attempts > retries or len(results.accepted) + len(asked) < spec.needed:
                 raise _too_few(spec, results)
             self._controller.log_warning(
                 self._fl_ctx, f"fedsm {spec.what}: {len(results.accepted)} of {spec.needed} answers, asking again"
             )
             self._pause(RETRY_PAUSE)
-            asked = [site for site in spec.sites if site not in results.accepted]
 
     def _ask(self, sites: list[str], spec: TaskSpec, results: TaskResults) -> dict[str, str]:
         """One attempt; site -> why it was silent."""
@@ -107,7 +108,10 @@ def _packed(payload: dict[str, Tensors], meta: dict) -> Shareable:
 
 
 def _too_few(spec: TaskSpec, results: TaskResults) -> UserError:
-    reasons = "; ".join(f"{site}: {reason}" for site, reason in results.missing.items())
+    same: dict[str, list[str]] = {}
+    for site, reason in results.missing.items():
+        same.setdefault(reason, []).append(site)
+    reasons = "; ".join(f"{', '.join(sites)}: {reason}" for reason, sites in same.items())
     diverged = any("diverged" in reason for reason in results.missing.values())
     back = ", or from an earlier one with `--from-round N` if an update that was warned of did harm" if diverged else ""
     remedy = GO_ON + back if spec.number else "start the run again"
