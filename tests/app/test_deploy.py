@@ -1,4 +1,4 @@
-"""Docker and Kubernetes: what `nvflare deploy prepare` makes of our kits and settings. Nothing of it is run here."""
+"""Docker, Kubernetes and Slurm: what `nvflare deploy prepare` makes of our kits and settings. Nothing of it is run."""
 
 import json
 import re
@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 import yaml
+from nvflare.app_opt.job_launcher.slurm.batch import _render_batch_script
+from nvflare.app_opt.job_launcher.slurm.config import JobResources, LaunchPlan, SlurmConfig
 from nvflare.app_opt.job_launcher.study_runtime import load_study_runtime_file
 
 from app_fedsm.provisioning.kits import TEMPLATES
 from app_fedsm.provisioning.provision import Kits, provision
 from fedsm import __version__
 from fedsm.core.components import SERVER_CLASSES, SITE_CLASSES
+from tests.helpers.kubernetes_fields import unknown_fields
 
 POC = Path(__file__).parents[2] / "poc_workspace"
 IMAGE = f"fedsm:{__version__}"
@@ -30,29 +33,30 @@ def made(tmp_path_factory) -> Kits:
     return kits
 
 
-def prepare(kit: Path, settings: str, out: Path) -> Path:
+def prepare(kit: Path, settings: str | Path, out: Path) -> Path:
     command = [sys.executable, "-m", "nvflare.cli", "deploy", "prepare", str(kit)]
-    command += ["--config", str(POC / "docker" / settings), "--output", str(out)]
+    command += ["--config", str(POC / "docker" / settings), "--output", str(out)]  # an absolute path stays one
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stdout + done.stderr
     return out
 
 
 def lint(kit: Path, made: Kits) -> None:
-    """Every file parses, and none names a folder of this machine."""
+    """Every file parses, and none names a folder of this machine; Kubernetes objects have no unknown field."""
     here = (str(made.folder), str(POC.parent), sys.prefix)
     for path in kit.rglob("*"):
         if not path.is_file() or path.suffix in (".crt", ".key", ".pem"):
             continue
         text = path.read_text()
         assert not any(folder in text for folder in here), path
-        if path.suffix == ".sh":
+        if path.suffix in (".sh", ".slurm"):
             assert subprocess.run(["bash", "-n", str(path)]).returncode == 0, path
         elif path.suffix == ".json" or path.name.endswith((".json.default", ".json.sample")):
             json.loads(text)
         elif path.suffix == ".yaml" and path.parent.name == "templates":  # Helm's own language around YAML
             plain = "\n".join(line for line in text.splitlines() if not re.match(r"\s*{{", line))
-            list(yaml.safe_load_all(re.sub(r"{{.*?}}", "x", plain)))
+            objects = [o for o in yaml.safe_load_all(re.sub(r"{{.*?}}", "x", plain)) if o]
+            assert objects and [problem for o in objects for problem in unknown_fields(o)] == [], path
         elif path.suffix == ".yaml":
             yaml.safe_load(text)
 
@@ -87,6 +91,48 @@ def test_kubernetes(made, tmp_path, name):
     assert set(SITE_CLASSES if name == "site-1" else SERVER_CLASSES) < set(resources["class_allow_list"])
     launcher = next(c for c in resources["components"] if c["id"] == "k8s_launcher")
     assert launcher["args"]["namespace"] == yaml.safe_load((POC / "docker" / "k8s.yaml").read_text())["namespace"]
+
+
+@pytest.mark.parametrize("name", ["server", "site-1"])
+def test_slurm(made, tmp_path, name):
+    """The prepared kit names its own folder, which the nodes share; so it is prepared where no other path is in it."""
+    settings = yaml.safe_load((POC / "docker" / "slurm.yaml").read_text())
+    if name == "server":
+        del settings["parent"]  # as the file says
+    (tmp_path / "slurm.yaml").write_text(yaml.safe_dump(settings))
+    kit = prepare(made.sites.get(name, made.server), tmp_path / "slurm.yaml", tmp_path / "out")
+    lint(kit, made)
+    assert kit.stat().st_mode & 0o777 == 0o700
+    assert (kit / "startup" / "parent.slurm").exists() == (name == "site-1")
+    assert "umask 077" in (kit / "startup" / "sub_start.sh").read_text(), "what start_slurm.sh calls"
+    resources = json.loads((kit / "local" / "resources.json.default").read_text())
+    assert set(SITE_CLASSES if name == "site-1" else SERVER_CLASSES) < set(resources["class_allow_list"])
+    arguments = next(c for c in resources["components"] if c["id"] == "slurm_launcher")["args"]
+    assert arguments["workspace_path"] == str(kit)
+    script = batch_script(arguments, name)
+    assert arguments["python_path"] in script and settings["job_launcher"]["setup"] in script
+    (tmp_path / "batch.sh").write_text(script)
+    assert subprocess.run(["bash", "-n", str(tmp_path / "batch.sh")]).returncode == 0
+
+
+def batch_script(arguments: dict, site: str) -> str:
+    """What FLARE's launcher would hand to `sbatch` for a job."""
+    config = SlurmConfig(**arguments)
+    plan = LaunchPlan(
+        job_id="job", site_name=site, run_dir=f"{config.workspace_path}/job", exe_module="nvflare.worker",
+        module_args=("-m", config.workspace_path), resources=JobResources(gpus_per_node=1), study_env={},
+        directives=config.sbatch_directives, sandbox=config.sandbox, image=None, setup=config.setup,
+        study_secret_env={}, mounts=(), python_path=config.python_path, python_env="", forward_env=(),
+    )  # fmt: skip
+    return _render_batch_script(plan, plan.run_dir, config)[0]
+
+
+def test_a_misspelt_field_of_a_kubernetes_object_is_found():
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}}
+    assert unknown_fields(service | {"spec": {"ports": [{"port": 1}]}}) == []
+    assert unknown_fields(service | {"spec": {"ports": [{"prot": 1}]}}) == [".spec.ports.prot"]
+    assert unknown_fields(service | {"kind": "Servise"}) == ["no kind Servise of v1"]
+    assert unknown_fields(service | {"metadata": {}}) == ["metadata.name is missing"]
 
 
 @pytest.mark.parametrize("launcher", ["docker", "k8s"])
