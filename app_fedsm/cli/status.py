@@ -135,9 +135,7 @@ def of_job(login: Login, job_id: str) -> JobStatus:
         return _on_server(opened, job_id, meta["status"], explain=True)
 
 
-def _on_server(
-    session: Session, job_id: str, status: str, name: str | None = None, explain: bool = False
-) -> JobStatus:
+def _on_server(session: Session, job_id: str, status: str, name: str | None = None, explain: bool = False) -> JobStatus:
     """A job on a server, which of a job that has ended keeps only the result; `fedsm fetch` downloads it.
 
     Args:
@@ -152,6 +150,7 @@ def _on_server(
     from app_fedsm.federation.following import events_of
 
     events = events_of(session, job_id) if status == _RUNNING else []
+    found: dict[str, Any]
     if status != _RUNNING:
         found = {"state": _FLARE.get(status, "ended")}
         found |= {"reason": failure_of(session, job_id, status)} if explain else {}
