@@ -77,7 +77,7 @@ def add_parsers(commands: argparse._SubParsersAction[Parser]) -> None:
         "workspace", help="make a workspace ready for plain `nvflare simulator`",
         epilog="example:\n  fedsm workspace ws --data data\n  nvflare simulator jobs/fedsm_retinal -w ws -n 6 -t 6\n",
         description="Writes to a simulator workspace where the data are and that our classes may run; prints the"
-        " command.",
+        " command. FLARE 2.9 calls `nvflare simulator` deprecated; it works.",
     )  # fmt: skip
     workspace.add_argument("workspace", type=Path, metavar="WS", help="the simulator's workspace (its -w)")
     workspace.add_argument(
