@@ -78,7 +78,7 @@ def test_below_min_sites_the_job_stops_and_names_the_reasons(tmp_path, data_root
     settings = small_settings(min_sites=2, round_retries=0)
     federation = Federation(tmp_path, data_root, settings, SITES, fault=fault).run()
     assert "round 2: 1 of 3 sites gave a good answer, min_sites is 2" in federation.panic
-    assert "site-2: EXECUTION_EXCEPTION" in federation.panic
+    assert "(site-2, site-3: EXECUTION_EXCEPTION)" in federation.panic
     assert not (federation.run_folder / "results.json").exists()
     assert (federation.run_folder / "checkpoints" / "round_000001.json").exists()
 
