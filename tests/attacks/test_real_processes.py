@@ -29,11 +29,8 @@ def federation(tmp_path_factory, data_root):
     """The consortium, started."""
     running = RealFederation(tmp_path_factory.mktemp("real"), data_root)
     running.plan = running.turn_hostile(HOSTILE)
-    try:
-        running.start_all()
+    with running.started():
         yield running
-    finally:
-        running.stop_all()
 
 
 @pytest.fixture(scope="module")

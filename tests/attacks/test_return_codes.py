@@ -36,4 +36,4 @@ def test_too_many_of_them_stop_the_job_with_their_names(tmp_path, data_root, fla
 
     settings = small_settings(rounds=2, round_retries=0)
     federation = Federation(tmp_path, data_root, settings, SITES, fault=fault).run()
-    assert "site-2: UNSAFE_JOB" in federation.panic and "site-3: UNSAFE_JOB" in federation.panic
+    assert "(site-2, site-3: UNSAFE_JOB)" in federation.panic

@@ -45,11 +45,8 @@ class Consortium(RealFederation):
 @pytest.fixture(scope="module")
 def consortium(tmp_path_factory, data_root):
     federation = Consortium(tmp_path_factory.mktemp("ways_in"), data_root)
-    try:
-        federation.start_all()
+    with federation.started():
         yield federation
-    finally:
-        federation.stop_all()
 
 
 @pytest.fixture(scope="module")

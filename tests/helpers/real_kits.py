@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,8 +87,16 @@ class RealFederation(Running):
         (local / "resources.json").write_text(json.dumps(resources))
         return self.kits.sites[site] / "hostile.json"
 
-    def start_all(self) -> None:
-        """Starts server and sites with the package that is installed here, and waits for them."""
+    @contextlib.contextmanager
+    def started(self) -> Iterator[None]:
+        """Starts server, relays and sites with the package that is installed here, waits for them, and stops them."""
+        try:
+            self._start_all()
+            yield
+        finally:
+            self.stop_all()
+
+    def _start_all(self) -> None:
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         env = os.environ | {"PATH": path, "OMP_NUM_THREADS": "1", "NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT": "10"}
         for kit in [self.kits.server, *self.kits.relays.values(), *self.kits.sites.values()]:
