@@ -53,7 +53,7 @@ def test_nobody_is_asked_again_and_the_line_says_who_and_what(tmp_path, data_roo
     assert sorted(asked) == SITES, "each once"
     assert federation.panic == (
         f"registration: 0 of 3 sites gave a good answer, min_sites is 2 (site-1, site-2, site-3: {REASON});"
-        " then start the run again"
+        " start the run again"
     )
     events = [json.loads(line) for line in (federation.run_folder / "progress.jsonl").read_text().splitlines()]
     assert events[-1]["event"] == "failed" and events[-1]["reason"] == federation.panic
