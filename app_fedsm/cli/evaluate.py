@@ -76,12 +76,13 @@ def score_sites(model: SuperModelFiles, cases: dict[str, SiteCases], desc: str) 
 
     from fedsm.evaluation.candidates import Candidates
     from fedsm.evaluation.image_scores import score_images
+    from fedsm.selectors.policy import read_policy
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     models = Candidates(model.settings, model.manifest["sites"], model.networks, device)
     with tqdm(total=sum(map(len, cases.values())), desc=desc, unit="file", disable=None) as bar:
-        batch = model.settings.batch_size
-        return {site: score_images(models, files, batch, device, bar.update) for site, files in cases.items()}
+        batch, policy = model.settings.batch_size, read_policy(model.manifest, "the super model's manifest")
+        return {site: score_images(models, files, policy, batch, device, bar.update) for site, files in cases.items()}
 
 
 def _evaluate(args: argparse.Namespace) -> Result:
@@ -142,7 +143,7 @@ def _at_home(args: argparse.Namespace, model: SuperModelFiles, folder: Path) -> 
     scores = score_sites(model, cases, "evaluating")
     if args.part != "all":
         check_counts(model, scores, args.part)
-    write_json(args.out / FILE, to_plain(row_scores(model.manifest, scores), model.manifest, args.part))
+    write_json(args.out / FILE, to_plain(row_scores(scores), model.manifest, args.part))
     return summarize_images(model.manifest, scores, args.part, args.seed)
 
 

@@ -23,9 +23,17 @@ _DESCRIPTION = """Segments files with a super model: for each image the selector
 
 INPUT is a file, a folder (with all below it) or a pattern. OUT gets masks/ (size, format, affine and header of the
 input; JPEG would change values, so its masks are PNG), overlays/ and predictions.csv: model used, confidence, distance
-to the nearest site, seconds, area of each label. Sub-folders are mirrored.
+to the nearest site (1 is usual there), whether the image is foreign, seconds, area of each label. Sub-folders are
+mirrored.
 
 Exit codes: 0 done, 1 some file could not be predicted (a line each on stderr), 2 bad input (nothing was started)."""
+
+
+def _policy(args: argparse.Namespace) -> dict[str, float | bool | None]:
+    """What is asked for instead of the super model's own policy; None: as it is."""
+    if args.hard:
+        return {"gamma": args.gamma, "delta": args.delta, "share": 0.0, "flip": bool(args.tta)}
+    return {"gamma": args.gamma, "delta": args.delta, "share": args.share, "flip": args.tta}
 
 
 def _predict(args: argparse.Namespace) -> int:
@@ -41,7 +49,7 @@ def _predict(args: argparse.Namespace) -> int:
     inputs = list_inputs(args.input)
     check_output(args.out, args.input, args.force)
     model = SuperModel.load(find_super_model(args.run), args.device)
-    options = {"site": args.site, "use_global": args.use_global, "gamma": args.gamma, "blend": args.blend}
+    options = {"site": args.site, "use_global": args.use_global, "blend": args.blend, **_policy(args)}
     model.check(**options)
     names = {file: below.as_posix() for file, below in inputs.items()}
     output = Output(args.out, output_paths(inputs, model.mask_dtype), names, not args.no_overlays)
@@ -76,7 +84,14 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     which.add_argument("--site", metavar="NAME", help="use this site's personal model for every image")
     which.add_argument("--global", action="store_true", dest="use_global", help="use the global model for every image")
     which.add_argument("--blend", action="store_true", help="soft selection: two models share an image")
-    parser.add_argument("--gamma", type=float, metavar="G", help="threshold of Algorithm 2 (default: its own)")
+    parser.add_argument("--gamma", type=float, metavar="G", help="how sure the selector must be (default: its own)")
+    parser.add_argument("--delta", type=float, metavar="D", help="distance beyond which an image is foreign")
+    mixed = parser.add_mutually_exclusive_group()
+    mixed.add_argument("--share", type=float, metavar="S", help="the global model's share beside a personal one")
+    mixed.add_argument("--hard", action="store_true", help="one network per image: no share, no mirror image")
+    parser.add_argument(
+        "--tta", action=argparse.BooleanOptionalAction, help="predict the mirror image as well and take the mean"
+    )
     parser.add_argument("--no-overlays", action="store_true", help="write no overlays")
     parser.add_argument("--batch-size", type=int, default=16, metavar="B", help="images at once (default: 16)")
     parser.add_argument("--device", metavar="D", help="e.g. cuda:0 (default: CUDA when present, else the CPU)")

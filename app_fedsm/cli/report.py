@@ -52,6 +52,7 @@ def _look(run: Run, model: SuperModelFiles) -> Study:
     from fedsm.evaluation.candidates import Candidates
     from fedsm.evaluation.evaluate import summarize_images
     from fedsm.evaluation.row_scores import row_scores
+    from fedsm.selectors.policy import read_policy
 
     assert run.data is not None
     folder = run.folder / "super_model"
@@ -60,12 +61,12 @@ def _look(run: Run, model: SuperModelFiles) -> Study:
     scores = score_sites(model, parts["test"], f"{run.name}: scoring")
     check_counts(model, scores, "test")
     models = Candidates(model.settings, run.sites, model.networks, looking.CPU)
-    gamma = run.results["gamma"]
-    rows = row_scores(model.manifest, scores)
+    policy = read_policy(model.manifest, str(folder))
+    rows = row_scores(scores)
     study = looking.Study(summarize_images(model.manifest, scores, "test"), rows, steps=looking.surface_steps(model))
     _say(f"{run.name}: choosing images to show")
     for site, cases in parts["test"].items():
-        study.overlays[site] = looking.pick_overlays(models, site, cases, scores[site], gamma)
+        study.overlays[site] = looking.pick_overlays(models, site, cases, scores[site], policy)
     if models.selector:
         files = {site: [cases[site] for cases in parts.values()] for site in run.sites}
         total = looking.MAP_IMAGES * len(files)

@@ -129,21 +129,28 @@ def test_on(folder: Path, settings: JobSettings, data: Path, site: str, cache: P
     """Tests a finished run's candidates on the test images of a site that took no part in it.
 
     Returns:
-        site, the gamma that was chosen without it, and what `evaluate_candidates` says.
+        site, the policy that was chosen without it, and what `evaluate_candidates` says.
     """
     import torch
 
     from fedsm.data.dataset import load_site
     from fedsm.evaluation.candidates import evaluate_candidates
+    from fedsm.selectors.policy import read_policy
     from fedsm.super_model.artefact import load_super_model
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = load_super_model(folder / "super_model")
     part = load_site(data / site, site, settings, cache=site_cache(cache, site))["test"]
+    policy, sites = read_policy(model.manifest, str(folder)), model.manifest["sites"]
     evaluation = evaluate_candidates(
-        settings, model.manifest["sites"], model.networks, lambda: part.batches(settings.batch_size, device), device
+        settings, sites, model.networks, lambda: part.batches(settings.batch_size, device), device, policy
     )
-    return {"site": site, "gamma": model.manifest["gamma"], "evaluation": evaluation}
+    return {
+        "site": site,
+        "policy": policy.to_dict(),
+        "hard_gamma": model.manifest["hard_gamma"],
+        "evaluation": evaluation,
+    }
 
 
 def _end_with_parent() -> None:

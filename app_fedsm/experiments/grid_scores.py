@@ -27,21 +27,22 @@ def score_run(folder: Path, settings: JobSettings, data: Path, sites: list[str],
     from fedsm.evaluation.image_scores import score_images
     from fedsm.evaluation.metrics import DICE
     from fedsm.evaluation.row_scores import row_scores, to_plain
+    from fedsm.selectors.policy import read_policy
     from fedsm.super_model.artefact import load_super_model
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         model = load_super_model(folder / "super_model")
         models = Candidates(settings, model.manifest["sites"], model.networks, device)
-        scores = {}
+        policy, scores = read_policy(model.manifest, str(folder)), {}
         for site in sites:
             part = load_site(data / site, site, settings, cache=site_cache(cache, site))["test"]
             cases = part_cases(part, "test")
-            scores[site] = score_images(models, cases, settings.batch_size, device, lambda: None, (DICE,))
+            scores[site] = score_images(models, cases, policy, settings.batch_size, device, lambda: None, (DICE,))
         check_counts(model, scores, "test")
     except UserError as e:
         return {"absent": str(e)}
-    return to_plain(row_scores(model.manifest, scores), model.manifest, "test")
+    return to_plain(row_scores(scores), model.manifest, "test")
 
 
 def site_cache(cache: Path, site: str) -> SiteCache:

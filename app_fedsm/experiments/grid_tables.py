@@ -83,16 +83,24 @@ def _mean(by_label: dict[str, float]) -> float:
 
 
 def gammas_of(unseen: dict) -> dict[str, dict]:
-    """The rows of a test on an unseen site that are reported: at gamma 0 (where it was tried), at the gamma that was
-    chosen on the other sites' validation images, and at the gamma that is best for these images, which is not
-    known beforehand (the paper's)."""
-    rows = unseen["evaluation"]["gammas"]
-    if unseen["gamma"] is None:  # a selector without a threshold
-        return {"": rows[0]}
-    chosen = next(row for row in rows if row["gamma"] == unseen["gamma"])
+    """The rows of a test on an unseen site that are reported.
+
+    The super model as it is; Algorithm 2 at gamma 0 (where it was tried), at the gamma that was chosen on the other
+    sites' validation images, and at the gamma that is best for these images, which is not known beforehand (the
+    paper's).
+    """
+    rows, policy = unseen["evaluation"]["gammas"], unseen["evaluation"]["policy"]
+    if unseen["hard_gamma"] is None:  # a selector without a threshold
+        return {"": policy | {"gamma": None}}
+    chosen = next(row for row in rows if row["gamma"] == unseen["hard_gamma"])
     best = max(rows, key=lambda row: (round(_mean(row["dice"]), 12), row["gamma"]))
     never = next((row for row in rows if row["gamma"] == 0), None)
-    shown = {"gamma 0": never, "gamma of validation": chosen, "best gamma (hindsight)": best}
+    shown = {
+        "super model": policy | {"gamma": unseen["policy"]["gamma"]},
+        "gamma 0": never,
+        "gamma of validation": chosen,
+        "best gamma (hindsight)": best,
+    }
     return {name: row for name, row in shown.items() if row}
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,10 @@ from fedsm.data.augment import augment_batch
 from fedsm.data.cache import SiteCache
 from fedsm.data.dataset import Part, load_site, seeded_order
 from fedsm.data.readers import file_kind
-from fedsm.evaluation.candidates import evaluate_candidates
+from fedsm.evaluation.candidates import evaluate_candidates, validate_candidates
 from fedsm.nets.first_weights import initial_weights
 from fedsm.selectors.inference import GLOBAL
+from fedsm.server.policy_choice import choose_policy
 from fedsm.server.record import Progress
 from fedsm.server.results import summarize
 from fedsm.super_model.artefact import save_super_model, versions
@@ -140,22 +141,23 @@ def run_centralized(settings: JobSettings, root: Path, names: list[str], out: Pa
     best, scores = train(settings, sites, device, progress)
     progress.tell("evaluating")
 
-    def evaluate(part: Part) -> dict:
-        return evaluate_candidates(
-            settings, names, {GLOBAL: best}, lambda: part.batches(settings.batch_size, device), device
-        )
+    def batches(site: str, part: str) -> Callable[[], Iterable[Batch]]:
+        return lambda: sites[site][part].batches(settings.batch_size, device)
 
-    evaluations: dict[str, dict] = {
-        s: {part: evaluate(sites[s][part]) for part in ("validation", "test")} for s in names
+    candidates = {GLOBAL: best}
+    validations = {
+        s: validate_candidates(settings, names, s, candidates, batches(s, "validation"), device) for s in names
     }
+    policy = choose_policy(validations, settings)
+    tests = {s: evaluate_candidates(settings, names, candidates, batches(s, "test"), device, policy) for s in names}
     for site, parts in sites.items():
-        evaluations[site]["files"] = file_kind(file for part in parts.values() for file, _ in part.files)
+        tests[site]["files"] = file_kind(file for part in parts.values() for file, _ in part.files)
     common = {
-        "task": settings.task.name, "method": CENTRALIZED, "selector": "none", "lam": None, "gamma": None,
+        "task": settings.task.name, "method": CENTRALIZED, "selector": "none", "lam": None, **policy.to_dict(),
         "rounds": settings.rounds, "seed": settings.seed, "sites": names,
     }  # fmt: skip
     validation = {"history": scores, "best": {GLOBAL: {"round": scores.index(max(scores)) + 1, "score": max(scores)}}}
-    summary = summarize(evaluations, settings, names)
+    summary = summarize(validations, tests, policy, settings, names)
     validation["super_model"] = summary.pop("super_model_validation")
     files = summary.pop("files")
     images = {s: {part: len(data) for part, data in sites[s].items()} for s in names}

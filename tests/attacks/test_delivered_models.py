@@ -6,6 +6,7 @@ import torch
 
 from fedsm.core.task_names import VALIDATE
 from fedsm.selectors.inference import mix
+from fedsm.selectors.policy import probabilities_of
 from fedsm.tracks.selector_extra import lowest
 from tests.helpers.federation import Federation, results_of
 from tests.helpers.hostile import HOSTILE, on, scale_updates
@@ -39,5 +40,6 @@ def test_a_model_without_outputs_takes_nothing_from_a_mixture():
     """Weights 0.5, 0.5, 0 and outputs 0.9, 0.9, NaN: 0.9. With a weight of its own it adds nothing, and no NaN."""
     logits = torch.logit(torch.tensor([0.9, 0.9, 0.5])).view(3, 1, 1, 1, 1)
     logits[2] = NAN
-    assert mix(torch.tensor([[0.5, 0.5, 0.0]]), logits).item() == pytest.approx(0.9)
-    assert mix(torch.tensor([[0.25, 0.25, 0.5]]), logits).item() == pytest.approx(0.45)
+    said = probabilities_of(lambda x: x, logits)
+    assert mix(torch.tensor([[0.5, 0.5, 0.0]]), said).item() == pytest.approx(0.9)
+    assert mix(torch.tensor([[0.25, 0.25, 0.5]]), said).item() == pytest.approx(0.45)

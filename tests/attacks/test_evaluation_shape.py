@@ -8,18 +8,17 @@ from tests.helpers.small_jobs import SITES, small_settings
 
 
 def with_gammas(result) -> None:
-    for part in ("validation", "test"):
-        found = meta_of(result)["evaluation"][part]
-        dice = next(iter(found["dice"].values()))
-        found["gammas"] = [{"gamma": 0.5, "dice": dice, "selected": {"global": found["images"]}}]
-        found["argmax"] = dict.fromkeys(SITES, 0)
+    found = meta_of(result)["evaluation"]
+    dice = next(iter(found["dice"].values()))
+    found["gammas"] = [{"gamma": 0.5, "dice": dice, "selected": {"global": found["images"]}}]
+    found["argmax"] = dict.fromkeys(SITES, 0)
 
 
-def without_test(result) -> None:
-    meta_of(result)["evaluation"]["extra"] = meta_of(result)["evaluation"]["test"]
+def with_an_extra_entry(result) -> None:
+    meta_of(result)["evaluation"]["extra"] = meta_of(result)["evaluation"]["dice"]
 
 
-@pytest.mark.parametrize("change", [with_gammas, without_test])
+@pytest.mark.parametrize("change", [with_gammas, with_an_extra_entry])
 @pytest.mark.parametrize("method", ["fedavg", "local"])
 def test_an_evaluation_of_another_shape_is_refused_by_name(tmp_path, data_root, method, change):
     settings = small_settings(rounds=1, method=method)

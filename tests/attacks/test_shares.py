@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from fedsm.core.shares import bounded_shares, trimmed_mean
+from fedsm.server.policy_choice import choose_gamma
 from fedsm.server.record import RunRecord
-from fedsm.server.results import choose_gamma
 from fedsm.tracks import server_tracks
 from fedsm.tracks.base import DELIVER, TRAIN
 from tests.helpers.federation import Federation, results_of
@@ -78,7 +78,7 @@ def test_one_site_cannot_choose_gamma():
 
     def answer(curve, images):
         rows = [{"gamma": g, "dice": {"disc": v}} for g, v in zip(gammas, curve, strict=True)]
-        return {"validation": {"images": images, "gammas": rows}}
+        return {"images": images, "gammas": rows}
 
     honest = {site: answer((0.8 + k / 100, 0.79 + k / 100, 0.7 + k / 100), 4) for k, site in enumerate(SIX[:5])}
     assert choose_gamma(honest, gammas) == 0.0

@@ -14,11 +14,12 @@ MANIFEST = {"sites": ["a", "b"], "labels": ["disc", "cup"], "gamma": 0.5, "run_i
 
 
 def images(dice, names=("Smith/0", "Jones/0"), patients=("Smith", "Jones")):
-    """Two images of a site; `dice`: model -> Dice of both labels of both. The selector is sure of site a."""
+    """Two images of a site; `dice`: model -> Dice of both labels of both. The super model takes site a's for both."""
+    dice = {"super_model": dice["personal.a"]} | dice
     scores = {m: {"dice": torch.tensor(values)} for m, values in dice.items()}
     yhat = torch.tensor([[0.9, 0.1], [0.9, 0.1]])
     return ImageScores(
-        list(patients), ["global", "personal.a", "personal.b"], "threshold", scores, yhat, "px", list(names)
+        list(patients), ["global", "personal.a", "personal.b"], "threshold", scores, yhat, None, "px", list(names)
     )
 
 
@@ -33,7 +34,7 @@ EVERY = images(
 
 def test_rows_are_means_over_labels():
     """The super model takes personal.a everywhere. Site c took no part: it has no model of its own."""
-    found = row_scores(MANIFEST, {"a": EVERY, "b": EVERY, "c": EVERY})
+    found = row_scores({"a": EVERY, "b": EVERY, "c": EVERY})
     assert found["a"].dice["super_model"].tolist() == pytest.approx([0.6, 0.6])
     assert found["a"].dice["global"].tolist() == pytest.approx([0.3, 0.7])
     assert found["b"].dice["personal_own"].tolist() == pytest.approx([0.1, 0.1])
@@ -45,7 +46,7 @@ def test_rows_are_means_over_labels():
 
 
 def test_the_file_names_nobody_and_is_read_as_it_was_written():
-    found = row_scores(MANIFEST, {"a": EVERY, "b": EVERY})
+    found = row_scores({"a": EVERY, "b": EVERY})
     text = json.dumps(to_plain(found, MANIFEST, "test"))
     assert "Smith" not in text and "Jones" not in text
     again = from_plain(json.loads(text), "0123")
@@ -55,7 +56,7 @@ def test_the_file_names_nobody_and_is_read_as_it_was_written():
 
 
 def test_what_is_no_such_file_or_of_another_run_is_not_read():
-    content = to_plain(row_scores(MANIFEST, {"a": EVERY}), MANIFEST, "test")
+    content = to_plain(row_scores({"a": EVERY}), MANIFEST, "test")
     assert from_plain(content, "0123") and from_plain(content, None) is None
     assert from_plain(content | {"part": "all"}, "0123") is None
     for change in (
@@ -71,13 +72,11 @@ def test_what_is_no_such_file_or_of_another_run_is_not_read():
 
 
 def test_only_the_same_images_are_compared():
-    one = row_scores(MANIFEST, {"a": EVERY})
+    one = row_scores({"a": EVERY})
     same = differences(one, "super_model", one, "global")
     assert same["a"].values.tolist() == pytest.approx([0.3, -0.1])
-    other = row_scores(
-        MANIFEST, {"a": images({m: v["dice"].tolist() for m, v in EVERY.scores.items()}, ("x/0", "y/0"))}
-    )
+    other = row_scores({"a": images({m: v["dice"].tolist() for m, v in EVERY.scores.items()}, ("x/0", "y/0"))})
     assert differences(one, "super_model", other, "global") is None
-    assert differences(one, "super_model", row_scores(MANIFEST, {"b": EVERY}), "global") is None
+    assert differences(one, "super_model", row_scores({"b": EVERY}), "global") is None
     assert differences(one, "blend", one, "global") is None
     assert np.isfinite(same["a"].of_patients()).all()

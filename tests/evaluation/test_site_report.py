@@ -9,7 +9,7 @@ import torch
 from fedsm.evaluation.bootstrap import from_errors, pooled, resample, site_interval
 from fedsm.evaluation.calibration import join_reliability, reliability
 from fedsm.evaluation.evaluate import join, summarize_images
-from fedsm.evaluation.image_scores import ImageScores
+from fedsm.evaluation.image_scores import SUPER, ImageScores
 from fedsm.evaluation.metrics import METRICS
 from fedsm.evaluation.site_report import draw, report_of
 
@@ -26,7 +26,10 @@ def scores(seed, patients):
     n = len(patients)
     order = ["global", *(f"personal.{s}" for s in SITES)]
     by = {name: {m: torch.rand(n, 2, generator=rng) for m in METRICS} for name in order}
-    return ImageScores(patients, order, "threshold", by, torch.rand(n, 2, generator=rng).softmax(1), "px")
+    yhat = torch.rand(n, 2, generator=rng).softmax(1)
+    found = ImageScores(patients, order, "threshold", by, yhat, None, "px")
+    by[SUPER] = found.at_gamma(MANIFEST["gamma"])
+    return found
 
 
 EVERY = {"a": scores(0, list("pqrstuv")), "b": scores(1, ["x", "x", "y", "z", "w"])}

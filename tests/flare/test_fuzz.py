@@ -15,7 +15,7 @@ from fedsm.flare import exchange
 from fedsm.flare.aggregator import SoftPullAggregator
 from fedsm.flare.task import TaskSpec
 from fedsm.server.checks import templates_of
-from fedsm.server.results import evaluation_problem
+from fedsm.server.evaluation_check import evaluation_problem
 from fedsm.tracks import server_tracks
 from tests.helpers.shareables import IMAGES, context, real_sums
 from tests.helpers.small_jobs import SITES, small_settings
@@ -201,17 +201,24 @@ def good_answer(aggregator: SoftPullAggregator, task: str, settings) -> Shareabl
     if task == exchange.EVALUATE:
         models = ["global", *(f"personal.{s}" for s in SITES)]
         dice = dict.fromkeys(settings.task.labels, 0.5)
-        meta["evaluation"] = {"files": "pictures"} | {
-            part: {
-                "images": IMAGES[part],
-                "dice": {m: dict(dice) for m in models},
-                "gammas": [
-                    {"gamma": g, "dice": dict(dice), "selected": dict.fromkeys(models, 0) | {"global": IMAGES[part]}}
-                    for g in settings.gammas
-                ],
-                "argmax": dict.fromkeys(SITES, 0) | {"site-1": IMAGES[part]},
-            }
-            for part in ("validation", "test")
+        images = IMAGES["validation"]
+        meta["evaluation"] = {
+            "images": images,
+            "dice": {m: dict(dice) for m in models},
+            "gammas": [
+                {"gamma": g, "dice": dict(dice), "selected": dict.fromkeys(models, 0) | {"global": images}}
+                for g in settings.gammas
+            ],
+            "argmax": dict.fromkeys(SITES, 0) | {"site-1": images},
+            "mixtures": [
+                {"share": share, "flip": flip, "dice": [0.5] * len(settings.gammas)}
+                for flip in (False, True)
+                for share in settings.shares
+            ],
+            "deltas": [
+                {"delta": delta, "foreign": 0, "dice": [0.5] * len(settings.shares)}
+                for delta in [*settings.deltas, None]
+            ],
         }
     return exchange.pack(tracks, meta, DataKind.WEIGHT_DIFF)
 
@@ -224,7 +231,7 @@ def good_answer(aggregator: SoftPullAggregator, task: str, settings) -> Shareabl
         (exchange.TRAIN, {"selector": "gradient"}),
         (exchange.TRAIN, {"method": "scaffold"}),
         (exchange.VALIDATE, {"personal": "ditto"}),
-        (exchange.EVALUATE, {}),
+        (exchange.EVALUATE, {"selection": "best"}),
     ],
 )
 def test_no_mutant_raises_and_no_refused_one_changes_anything(task, method):
@@ -239,7 +246,7 @@ def test_no_mutant_raises_and_no_refused_one_changes_anything(task, method):
         if task != exchange.EVALUATE:
             return None
         models = ["global", *(f"personal.{s}" for s in SITES), "selector"]
-        return evaluation_problem(meta.get("evaluation"), settings, SITES, models, IMAGES)
+        return evaluation_problem(meta.get("evaluation"), "validation", settings, SITES, models, IMAGES)
 
     def begin():
         aggregator.begin(TaskSpec("a task", task, 5, meta_problem=meta_problem))

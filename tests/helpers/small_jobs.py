@@ -16,9 +16,11 @@ SMALL = [
     "--task", "retinal", "--size", "32", "--batch-size", "4", "--lr", "1e-3", "--selector-lr", "1e-3",
     "--set", "task.unet.channels=[4,8,16]", "--set", "task.unet.residual_units=1",
     "--set", "task.selector_net={head: gap, width: 0.0625}", "--round-timeout", "600",
+    "--set", "selection=algorithm2",
 ]  # fmt: skip
 SMALL_OPTIONS = {
     "task": "retinal", "size": 32, "batch_size": 4, "lr": 1e-3, "selector_lr": 1e-3, "round_timeout": 300,
+    "selection": "algorithm2",
     "overrides": [
         "task.unet.channels=[4,8,16]",
         "task.unet.residual_units=1",

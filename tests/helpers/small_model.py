@@ -10,7 +10,7 @@ from fedsm.core.settings import JobSettings
 from fedsm.core.state import prefixed
 from fedsm.nets import build_selector, build_unet
 from fedsm.selectors.descriptor import DESCRIPTORS, build_descriptor
-from fedsm.selectors.gaussian import gaussian_classes, pack
+from fedsm.selectors.gaussian import gaussian_classes, pack, typical_distances
 from fedsm.selectors.network_features import encoder_weights
 from fedsm.super_model.artefact import save_super_model
 from tests.helpers.small_jobs import small_settings
@@ -30,11 +30,13 @@ KINDS = {
 
 
 def write_super_model(
-    folder: Path, kind: str = "statistics", gamma: float = 0.5, files: str | None = None, **given
-) -> Path:
+    folder: Path, kind: str = "statistics", gamma: float = 0.5, files: str | None = None, policy: dict | None = None,
+    **given,
+) -> Path:  # fmt: skip
     """`folder/super_model` of a kind; site k's images have a brightness of their own, see `site_images`.
 
-    `files` says what it was trained on; None: an earlier version, whose manifest does not say.
+    `files` says what it was trained on; None: an earlier version, whose manifest does not say. `policy`: what its
+    manifest says beside gamma.
     """
     settings = small_settings(**(KINDS[kind] | given))
     torch.manual_seed(1)
@@ -45,7 +47,7 @@ def write_super_model(
     threshold = gamma if kind not in ("extra", "ensemble", "fedavg", "local") else None
     manifest = {"task": settings.task.name, "method": settings.method, "sites": SITES, "gamma": threshold}
     manifest |= {"selector": kind if kind not in ("fedavg", "local") else "none", "run_id": "0123456789ab"}
-    manifest |= {"files": files} if files else {}
+    manifest |= ({"files": files} if files else {}) | (policy or {})
     save_super_model(folder / "super_model", settings, manifest, networks, {})
     return folder / "super_model"
 
@@ -65,4 +67,6 @@ def _selector(settings: JobSettings, kind: str, weights: dict) -> dict:
     rows = [describe(site_images(settings, k, 12)) for k in range(len(SITES))]
     sums = [{"n": torch.tensor(12.0, dtype=torch.float64), "sum": r.sum(0), "outer": pack(r.T @ r)} for r in rows]
     scalars = {"shrinkage": torch.tensor(0.1, dtype=torch.float64), "descriptor": torch.tensor(DESCRIPTORS.index(name))}
-    return gaussian_classes(sums) | scalars | prefixed("encoder", encoder)
+    classes = gaussian_classes(sums)
+    typical = typical_distances(classes, dict(zip(SITES, sums, strict=True)), SITES, 0.1)
+    return classes | {"typical": typical} | scalars | prefixed("encoder", encoder)

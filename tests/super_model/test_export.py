@@ -36,10 +36,30 @@ def test_one_module_for_every_selector(tmp_path, kind):
             torch.testing.assert_close(yhat, expected.selection.yhat, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("kind", ["statistics", "extra", "ensemble"])
-def test_onnx(tmp_path, kind, capsys):
+POLICY = {"gamma": 0.3, "delta": 1.2, "share": 0.4, "flip": True}
+
+
+@pytest.mark.parametrize("kind", ["statistics", "gradient", "ensemble", "fedavg"])
+def test_one_module_for_every_policy(tmp_path, kind):
+    """Images of both sites, and black ones, which are foreign where the selector knows a distance."""
+    own = POLICY if kind in ("statistics", "gradient") else {"flip": True}
+    model = SuperModel.load(write_super_model(tmp_path, kind, policy=own), "cpu")
+    module = script_super_model(model)
+    images = torch.cat([*(site_images(model.settings, k, 3) for k in (0, 1)), torch.zeros(2, 3, 32, 32)])
+    expected = model.predict_batch(images)
+    probabilities, choice, *_ = module(images)
+    torch.testing.assert_close(probabilities, expected.probabilities, atol=1e-5, rtol=0)
+    assert choice.tolist() == expected.selection.choices.tolist()
+    if kind == "statistics":
+        assert choice.tolist()[-2:] == [0, 0] and 0 not in choice.tolist()[:6]
+
+
+@pytest.mark.parametrize(
+    ("kind", "policy"), [("statistics", POLICY), ("statistics", {}), ("extra", {}), ("ensemble", {})]
+)
+def test_onnx(tmp_path, kind, policy, capsys):
     runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is missing: pip install 'fedsm[export]'")
-    path, out = write_super_model(tmp_path, kind), tmp_path / "model.onnx"
+    path, out = write_super_model(tmp_path, kind, policy=policy), tmp_path / "model.onnx"
     assert main(["export", "onnx", str(path), "-o", str(out)]) == 0, capsys.readouterr().err
     session = runtime.InferenceSession(str(out))
     model = SuperModel.load(path, "cpu")

@@ -41,7 +41,7 @@ def test_every_selector(tmp_path, kind):
     batch = model.predict_batch(images)
     torch.testing.assert_close(batch.selection.yhat, yhat)
     if kind == "ensemble":
-        expected = mix(yhat, logits)
+        expected = mix(yhat, logits.sigmoid())
     else:
         first = yhat.argmax(1)
         chosen = first if kind == "extra" else torch.where(yhat.amax(1) > 0.5, first + 1, 0)
@@ -66,7 +66,7 @@ def test_site_global_gamma_and_blend(tmp_path):
     torch.testing.assert_close(model.predict_batch(images, site="site-2").probabilities, logits[2].sigmoid())
     torch.testing.assert_close(model.predict_batch(images, use_global=True).probabilities, logits[0].sigmoid())
     soft = model.predict_batch(images, gamma=0.0, blend=True)
-    torch.testing.assert_close(soft.probabilities, mix(blend(yhat, 0.0), logits), atol=1e-6, rtol=0)
+    torch.testing.assert_close(soft.probabilities, mix(blend(yhat, 0.0), logits.sigmoid()), atol=1e-6, rtol=0)
     assert " + " in model.finish(soft, (8, 8))[0].model
     assert model.predict_batch(images, blend=True).weights[:, 0].tolist() == [1] * 4, "soft selection was not scored"
     files = load_super_model(path)

@@ -18,7 +18,7 @@ def logit(p: float) -> torch.Tensor:
 
 def test_mixture_by_hand():
     """yhat = (0.75, 0.25), h = (0.8, 0.4): 0.75 * 0.8 + 0.25 * 0.4 = 0.7."""
-    mixed = mix(torch.tensor([[0.75, 0.25]]), torch.stack([logit(0.8), logit(0.4)]))
+    mixed = mix(torch.tensor([[0.75, 0.25]]), torch.stack([logit(0.8), logit(0.4)]).sigmoid())
     assert mixed.item() == pytest.approx(0.7)
 
 

@@ -9,7 +9,7 @@ import torch
 from fedsm.client.site_settings import SiteSettings
 from fedsm.client.work import Aborted, Answer
 from fedsm.core.errors import UserError
-from fedsm.core.limits import is_number, shown
+from fedsm.core.limits import shown
 from fedsm.core.settings import JobSettings
 from fedsm.core.task_names import SCORE
 from fedsm.core.tensors import Tensors
@@ -19,6 +19,7 @@ from fedsm.evaluation.candidates import Candidates
 from fedsm.evaluation.image_scores import score_images
 from fedsm.evaluation.metrics import check_metrics
 from fedsm.evaluation.site_report import draw, report_of
+from fedsm.selectors.policy import read_policy
 
 
 class SiteScorer:
@@ -45,14 +46,12 @@ class SiteScorer:
         if task != SCORE:
             raise UserError(f"unknown task {task!r}: server and site run different versions of fedsm")
         check_metrics()
-        site, gamma = self._site, meta["super_model"]["gamma"]
-        if gamma is not None and not is_number(gamma, 0, 1):
-            raise UserError(f"the server's task: gamma {shown(gamma)} is not in [0, 1]", public="refused: no gamma")
+        site, policy = self._site, read_policy(meta["super_model"], "the server's task")
         if meta["part"] not in (*PARTS, ALL):
             raise UserError(f"the server's task: no part {shown(meta['part'])}", public="refused: no such part")
         # The task's meta holds these values twice; the checked ones count: unchecked gammas could reveal single images.
         settings = self._settings
-        model = {"sites": self._sites, "labels": list(settings.task.labels), "gamma": gamma}
+        model: dict = {"sites": self._sites, "labels": list(settings.task.labels), "gamma": policy.gamma}
         model["settings"] = {"gammas": list(settings.gammas)}
         cases = SiteCases(site.data, self._name, settings, meta["part"], site.state_dir, site.rules)
 
@@ -61,7 +60,7 @@ class SiteScorer:
                 raise Aborted
 
         candidates = Candidates(settings, self._sites, payload, site.device)
-        scores = score_images(candidates, cases, settings.batch_size, site.device, look)
+        scores = score_images(candidates, cases, policy, settings.batch_size, site.device, look)
         drawn = draw(model, self._name, scores, meta["seed"])
         report = report_of(model, self._name, scores, drawn, private=True)
         return Answer({}, {"round": meta["round"], "report": report}, [])

@@ -13,6 +13,7 @@ from fedsm.client.site_settings import SiteSettings
 from fedsm.client.sums_guard import release_of
 from fedsm.client.work import Aborted, Answer
 from fedsm.core.errors import UserError
+from fedsm.core.limits import shown
 from fedsm.core.settings import JobSettings
 from fedsm.core.task_names import EVALUATE, REGISTER, TRAIN, VALIDATE
 from fedsm.core.tensors import Batch, Tensors
@@ -20,7 +21,8 @@ from fedsm.data.augment import augment_batch
 from fedsm.data.cache import SiteCache
 from fedsm.data.dataset import load_site, seeded_order
 from fedsm.data.readers import file_kind
-from fedsm.evaluation.candidates import evaluate_candidates
+from fedsm.evaluation.candidates import evaluate_candidates, validate_candidates
+from fedsm.selectors.policy import read_policy
 from fedsm.selectors.private_sums import PrivateSums
 from fedsm.tracks import client_tracks
 from fedsm.tracks.base import ClientTrack, Phase, SiteContext
@@ -79,7 +81,7 @@ class SiteTrainer:
             delivered, reports = self.deliver(number, payload, meta["tracks"])
             return self._answer(delivered, plain | {"reports": reports})
         if task == EVALUATE:
-            return self._answer({}, plain | {"evaluation": self.evaluate(payload)})
+            return self._answer({}, plain | {"evaluation": self.evaluate(meta, payload)})
         raise UserError(f"unknown task {task!r}: server and site run different versions of fedsm")
 
     def _answer(self, sent: dict[str, Tensors], meta: dict) -> Answer:
@@ -187,11 +189,22 @@ class SiteTrainer:
             track.load_state(state.get(name, {}))
         self._state_round = number
 
-    def evaluate(self, candidates: dict[str, Tensors]) -> dict:
-        """Scores every candidate and Algorithm 2 on the validation and the test part: numbers, and in `files` one word
-        that says what the site's images are."""
-        files = [file for part in self.parts.values() for file, _ in part.files]
-        return {"files": file_kind(files)} | {
-            part: evaluate_candidates(self.settings, self.sites, candidates, partial(self.batches, part), self.device)
-            for part in ("validation", "test")
-        }
+    def evaluate(self, meta: dict, candidates: dict[str, Tensors]) -> dict:
+        """Scores every candidate, and what the selector makes of them, on the part of the images that `meta` names:
+        numbers, and for the test part in `files` one word that says what the site's images are.
+
+        Raises:
+            UserError: the server asks for another part, or for a policy that is out of range.
+        """
+        part = meta.get("part")
+        if part == "validation":
+            return validate_candidates(
+                self.settings, self.sites, self.name, candidates, partial(self.batches, part), self.device
+            )
+        if part != "test":
+            raise UserError(f"the server's task: no part {shown(part)}", public="refused: no such part")
+        policy = read_policy(meta.get("policy", {}), "the server's task")
+        files = [file for held in self.parts.values() for file, _ in held.files]
+        batches = partial(self.batches, part)
+        scores = evaluate_candidates(self.settings, self.sites, candidates, batches, self.device, policy)
+        return scores | {"files": file_kind(files)}

@@ -11,13 +11,25 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from fedsm.core.limits import MONTH, MOST_FACTOR, MOST_GAMMAS, MOST_PIXELS, MOST_RATE
+from fedsm.core.limits import (
+    MONTH,
+    MOST_DELTA,
+    MOST_DELTAS,
+    MOST_FACTOR,
+    MOST_GAMMAS,
+    MOST_PIXELS,
+    MOST_RATE,
+    MOST_SHARES,
+)
 from fedsm.core.model import EXPECTED, Settings, Switch
 from fedsm.core.task_settings import PlainName, TaskSettings
 
 NormCheck = Literal["off", "warn", "clip", "refuse"]
 NORM_CHECKS: tuple[str, ...] = get_args(NormCheck)
+Selection = Literal["best", "algorithm2"]
 GAMMAS = (0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.999, 1.0)
+SHARES = (0.0, 0.2, 0.4, 0.6)
+DELTAS = (0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0)
 Seconds = Annotated[int, Field(ge=1, le=MONTH)]
 Rate = Annotated[float, Field(gt=0, le=MOST_RATE)]
 
@@ -101,6 +113,31 @@ class JobSettings(Settings):
         default=list(GAMMAS), min_length=1, max_length=MOST_GAMMAS,
         description="Thresholds of Algorithm 2 that are tried on the validation images. Their number is limited: scores"
         " at many close thresholds would tell of single images.",
+    )  # fmt: skip
+    selection: Selection = Field(
+        default="best",
+        description="How the super model uses its selector. `best`: what wins on the validation images, among"
+        " thresholds on the selector's certainty and on the distance of an image, shares of the global model, and"
+        " mirror images. `algorithm2`: the paper's, with a threshold on the certainty alone.",
+    )
+    shares: list[Annotated[float, Field(ge=0, le=1)]] = Field(
+        default=list(SHARES), min_length=1, max_length=MOST_SHARES,
+        description="Shares of the global model beside a personal one that are tried on the validation images. 0 is the"
+        " personal model alone.",
+    )  # fmt: skip
+    tta: Switch = Field(
+        default=True,
+        description="Whether the mean of an image's and its mirror image's prediction is tried on the validation images"
+        " (test-time augmentation).",
+    )
+    deltas: list[Annotated[float, Field(gt=0, le=MOST_DELTA)]] = Field(
+        default=list(DELTAS), max_length=MOST_DELTAS,
+        description="Distances beyond which an image is foreign and goes to the global model, that are tried on the"
+        " validation images; 1 is the usual distance of a site's own images. Empty: no image is foreign.",
+    )  # fmt: skip
+    delta_cost: float = Field(
+        default=0.001, ge=0, le=1,
+        description="Validation Dice that the sites may lose by `delta`: the smallest one that costs no more is taken.",
     )  # fmt: skip
     blend: Switch = Field(
         default=False,

@@ -1,9 +1,12 @@
-"""A site's evaluation of the candidates: means and counts over its own images, nothing about a single image."""
+"""A site's evaluation of the candidates: means and counts over its own images, nothing about a single one.
+
+First the validation images, by which the federation chooses a policy (`fedsm.selectors.policy`); then, with that
+policy, the test images.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
@@ -12,10 +15,13 @@ from fedsm.core.errors import UserError
 from fedsm.core.limits import shown
 from fedsm.core.settings import JobSettings
 from fedsm.core.tensors import Batch, Tensors
+from fedsm.evaluation.choices import Choices
 from fedsm.nets import build_unet
-from fedsm.selectors.inference import GLOBAL, MIXTURE, THRESHOLD, blend, mix, personal
-from fedsm.selectors.selection import choose
+from fedsm.selectors.inference import GLOBAL, THRESHOLD, personal
+from fedsm.selectors.policy import Policy, flips_of, mirrored_too, probabilities_of
 from fedsm.tracks import build_inference_selector
+
+NO_CHOICES: dict = {"gammas": [], "argmax": {}}
 
 
 class Candidates:
@@ -52,9 +58,81 @@ class Candidates:
             self.selector = build_inference_selector(settings, len(sites), tensors["selector"], device)
         self.rule = getattr(self.selector, "rule", THRESHOLD) if self.selector else None
 
-    def logits(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Model name -> (B, L, H, W) outputs."""
-        return {name: net(images) for name, net in self.nets.items()}
+    def probabilities(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Model name -> (B, L, H, W)."""
+        return {name: probabilities_of(net, images) for name, net in self.nets.items()}
+
+    def choices(self, settings: JobSettings, sites: list[str], policy: Policy) -> Choices | None:
+        """What collects the scores of the selector's choices; None without a selector."""
+        return None if self.rule is None else Choices(settings, self.rule, sites, policy)
+
+    def predict(self, images: torch.Tensor, policy: Policy) -> dict[str, torch.Tensor]:
+        """The same, with mirror images where the policy has them."""
+        plain = self.probabilities(images)
+        return self.mirrored(images, plain) if policy.flip else plain
+
+    def mirrored(self, images: torch.Tensor, plain: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The means of these probabilities and those of the mirror images."""
+        return {name: mirrored_too(net, images, plain[name]) for name, net in self.nets.items()}
+
+
+def main_model(networks: Iterable[str], site: str) -> str:
+    """The model of a site where no selector chooses one: the global one, or its own, or whichever there is."""
+    names = list(networks)
+    return next((name for name in (GLOBAL, personal(site)) if name in names), names[0])
+
+
+@torch.no_grad()
+def validate_candidates(
+    settings: JobSettings,
+    sites: list[str],
+    site: str,
+    candidates: dict[str, Tensors],
+    batches: Callable[[], Iterable[Batch]],
+    device: torch.device,
+) -> dict:
+    """Scores every candidate and every policy on a site's validation images.
+
+    Args:
+        settings: the job's settings.
+        sites: names of all sites, in index order.
+        site: whose images they are.
+        candidates: model name (`global`, `personal.<site>`, `selector`) -> tensors.
+        batches: walks the images anew at each call.
+        device: where to compute.
+
+    Returns:
+        images, dice, gammas, argmax: as in `evaluate_candidates`, without mirror images;
+        mixtures: one row per share and flip, with `share`, `flip` and `dice`, a list: mean Dice over images and labels
+        at each gamma (a single value where there is no threshold);
+        deltas: one row per delta and a last one without (None), with `delta`, `foreign` (images beyond it) and `dice`,
+        a list: at each share, without gamma and mirror images; empty where the selector knows no distance.
+    """
+    models = Candidates(settings, sites, candidates, device)
+    choices = models.choices(settings, sites, Policy())
+    dice: dict[str, list[torch.Tensor]] = {name: [] for name in models.nets}
+    alone: dict[bool, list[torch.Tensor]] = {flip: [] for flip in flips_of(settings)}  # without a selector
+    for images, truth in _truths(batches):
+        plain = models.probabilities(images)
+        for name, values in plain.items():
+            dice[name].append(dice_per_image(values > 0.5, truth))
+        said = models.selector.probabilities_and_distance(images) if models.selector else None
+        if choices and said:
+            choices.add_hard(said, _stacked(plain, models.order), truth)
+        for flip in alone:
+            found = models.mirrored(images, plain) if flip else plain
+            if choices and said:
+                choices.add_mixtures(said, flip, _stacked(found, models.order), truth)
+            else:
+                alone[flip].append(dice_per_image(found[main_model(models.nets, site)] > 0.5, truth))
+    by_label = _by_label(settings)
+    if choices:
+        mixtures, deltas = choices.mixture_rows(), choices.delta_rows()
+    else:
+        mixtures = [{"share": 0.0, "flip": flip, "dice": [torch.cat(v).mean().item()]} for flip, v in alone.items()]
+        deltas = []
+    rows = choices.rows(by_label) if choices else NO_CHOICES
+    return _scores(dice, by_label) | rows | {"mixtures": mixtures, "deltas": deltas}
 
 
 @torch.no_grad()
@@ -64,8 +142,9 @@ def evaluate_candidates(
     candidates: dict[str, Tensors],
     batches: Callable[[], Iterable[Batch]],
     device: torch.device,
+    policy: Policy,
 ) -> dict:
-    """Scores every candidate, and the selector's choice among them, on one part of a site.
+    """Scores every candidate and the policy on a site's test images.
 
     Args:
         settings: the job's settings.
@@ -73,81 +152,53 @@ def evaluate_candidates(
         candidates: model name (`global`, `personal.<site>`, `selector`) -> tensors.
         batches: each call walks the images from the start.
         device: where to compute.
+        policy: what was chosen on the validation images.
 
     Returns:
         images: how many;
-        dice: model name -> label -> mean Dice;
-        gammas: one row per gamma, with `gamma`, `dice` (label -> mean), `selected` (model name -> images) and, if the
-        settings ask for it, `blend` (label -> mean), in the order of settings.gammas; one row with gamma None for a
-        selector without a threshold; empty if there is no selector or a candidate is missing;
-        argmax: model's site (`global` for the global model) -> images for which it was the selector's first choice.
+        dice: model name -> label -> mean Dice; with mirror images where the policy has them, so that all models are
+        used alike;
+        gammas: one row per gamma of Algorithm 2, plain, with `gamma`, `dice` (label -> mean), `selected`
+        (model name -> images) and, where the settings ask for it, `blend` (label -> mean), in the order of
+        settings.gammas; one row with gamma None for a selector without a threshold; empty where there is no selector or
+        a candidate is missing;
+        argmax: model's site (`global` for the global model) -> images for which it was the selector's first choice;
+        policy: the super model itself: `dice` (label -> mean), `selected`, `foreign` (None where nobody can tell); None
+        without a selector.
     """
-    labels = list(settings.task.labels)
     models = Candidates(settings, sites, candidates, device)
-    selection = _Selection(settings, models.selector, sites) if models.selector else None
+    choices = models.choices(settings, sites, policy)
     dice: dict[str, list[torch.Tensor]] = {name: [] for name in models.nets}
-    for images, truth in batches():
-        logits = models.logits(images)
-        for name, values in logits.items():
-            dice[name].append(dice_per_image(values > 0, truth > 0))
-        if selection:
-            order = models.order
-            selection.add(images, truth, torch.stack([logits[n] for n in order]), [dice[n][-1] for n in order])
+    for images, truth in _truths(batches):
+        plain = models.probabilities(images)
+        found = models.mirrored(images, plain) if policy.flip else plain
+        for name, values in found.items():
+            dice[name].append(dice_per_image(values > 0.5, truth))
+        if choices and models.selector:
+            said = models.selector.probabilities_and_distance(images)
+            choices.add_hard(said, _stacked(plain, models.order), truth)
+            choices.add_policy(said, _stacked(found, models.order), truth)
+    by_label = _by_label(settings)
+    rows = choices.rows(by_label) if choices else NO_CHOICES
+    return _scores(dice, by_label) | rows | {"policy": choices.policy_row(by_label) if choices else None}
+
+
+def _truths(batches: Callable[[], Iterable[Batch]]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    return ((images, labels > 0) for images, labels in batches())
+
+
+def _stacked(by_name: dict[str, torch.Tensor], order: list[str]) -> torch.Tensor:
+    return torch.stack([by_name[name] for name in order])
+
+
+def _by_label(settings: JobSettings) -> Callable[[torch.Tensor], dict[str, float]]:
+    labels = list(settings.task.labels)
+    return lambda values: dict(zip(labels, values.mean(0).tolist(), strict=True))
+
+
+def _scores(dice: dict[str, list[torch.Tensor]], by_label: Callable[[torch.Tensor], dict[str, float]]) -> dict:
     scores = {name: torch.cat(parts) for name, parts in dice.items()}
-
-    def by_label(values: torch.Tensor) -> dict[str, float]:
-        return dict(zip(labels, values.mean(0).tolist(), strict=True))
-
     return {
         "images": len(next(iter(scores.values()))),
         "dice": {name: by_label(values) for name, values in scores.items()},
-        "gammas": selection.rows(by_label) if selection else [],
-        "argmax": selection.first_choices() if selection else {},
     }
-
-
-class _Selection:
-    """The scores of the selector's choices, collected batch by batch."""
-
-    def __init__(self, settings: JobSettings, selector: Any, sites: list[str]):
-        self._selector = selector
-        self._sites = sites
-        self._rule = getattr(selector, "rule", THRESHOLD)
-        self._blends = settings.blend and self._rule == THRESHOLD
-        self._gammas = list(settings.gammas) if self._rule == THRESHOLD else [None]
-        self._dice: list[list[torch.Tensor]] = [[] for _ in self._gammas]
-        self._blended: list[list[torch.Tensor]] = [[] for _ in self._gammas]
-        self._chosen: list[list[torch.Tensor]] = [[] for _ in self._gammas]
-        self._first: list[torch.Tensor] = []
-
-    def add(self, images: torch.Tensor, truth: torch.Tensor, logits: torch.Tensor, dice: list[torch.Tensor]) -> None:
-        """Takes a batch: the models' logits (M, B, L, H, W) and Dice (B, L) each, the global model first."""
-        yhat = self._selector.probabilities(images)
-        self._first.append(choose(yhat, self._rule, 0.0))
-        every, rows = torch.stack(dice), torch.arange(len(images))
-        for i, gamma in enumerate(self._gammas):
-            chosen = choose(yhat, self._rule, gamma)
-            self._chosen[i].append(chosen)
-            if self._rule == MIXTURE:
-                self._dice[i].append(dice_per_image(mix(yhat, logits) > 0.5, truth > 0))
-            else:
-                self._dice[i].append(every[chosen, rows])
-            if self._blends and gamma is not None:
-                self._blended[i].append(dice_per_image(mix(blend(yhat, gamma), logits) > 0.5, truth > 0))
-
-    def rows(self, by_label: Callable[[torch.Tensor], dict[str, float]]) -> list[dict]:
-        """One row per gamma."""
-        models = [GLOBAL, *map(personal, self._sites)]
-        rows = []
-        for i, gamma in enumerate(self._gammas):
-            chosen = torch.cat(self._chosen[i])
-            row = {"gamma": gamma, "dice": by_label(torch.cat(self._dice[i]))}
-            row["selected"] = {name: int((chosen == m).sum()) for m, name in enumerate(models)}
-            rows.append(row | ({"blend": by_label(torch.cat(self._blended[i]))} if self._blends else {}))
-        return rows
-
-    def first_choices(self) -> dict[str, int]:
-        """How often each model was the most probable one."""
-        first = torch.cat(self._first)
-        counts = {site: int((first == k + 1).sum()) for k, site in enumerate(self._sites)}
-        return counts | ({GLOBAL: int((first == 0).sum())} if self._rule != THRESHOLD else {})

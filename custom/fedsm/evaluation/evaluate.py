@@ -27,7 +27,7 @@ def summarize_images(manifest: dict, scores: dict[str, ImageScores], part: str, 
     drawn = {site: draw(manifest, site, s, seed) for site, s in scores.items()}
     reports = {site: report_of(manifest, site, s, drawn[site]) for site, s in scores.items()}
     evaluation = join(manifest, reports, part, seed) | {"averages": _drawn_averages(manifest, drawn)}
-    evaluation["paired"] = paired_rows(row_scores(manifest, scores), seed)
+    evaluation["paired"] = paired_rows(row_scores(scores), seed)
     evaluation["bootstrap"]["averages"] = "draws"
     return evaluation
 

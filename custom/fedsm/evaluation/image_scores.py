@@ -11,7 +11,8 @@ from fedsm.data.cases import Case
 from fedsm.evaluation.candidates import Candidates
 from fedsm.evaluation.metrics import METRICS, metrics_per_image
 from fedsm.selectors.inference import MIXTURE, THRESHOLD, mix
-from fedsm.selectors.selection import choose
+from fedsm.selectors.policy import Policy
+from fedsm.selectors.selection import Selection, apply_policy, choose, weights_of
 
 SUPER = "super_model"
 
@@ -25,8 +26,9 @@ class ImageScores:
         order: the models as a selector numbers them.
         rule: how the selector's output is used; None without a selector.
         scores: model name -> metric -> (N, L).
-        yhat: (N, K), or (N, K + 1) for a selector of all models; None without a selector.
-        unit: unit of the distances.
+        yhat: (N, K), or (N, K + 1) for a selector of all models; None without one.
+        foreign: (N,) whether the policy takes an image for a foreign one; None where nobody can tell.
+        unit: of the distances.
         names: file and slice of each image; never leaves the site.
     """
 
@@ -35,6 +37,7 @@ class ImageScores:
     rule: str | None
     scores: dict[str, dict[str, torch.Tensor]]
     yhat: torch.Tensor | None
+    foreign: torch.Tensor | None
     unit: str
     names: list[str] = field(default_factory=list)
 
@@ -47,12 +50,12 @@ class ImageScores:
         return self.yhat.argmax(1) + (1 if self.rule == THRESHOLD else 0)
 
     def chosen(self, gamma: float | None) -> torch.Tensor:
-        """(N,) the index in `order` of the model that Algorithm 2 chooses."""
+        """(N,) the number in `order` of the model that is taken at a gamma; foreign images go to the global one."""
         assert self.yhat is not None and self.rule is not None
-        return choose(self.yhat, self.rule, gamma)
+        return choose(self.yhat, self.rule, gamma, self.foreign)
 
-    def of_super_model(self, gamma: float | None) -> dict[str, torch.Tensor]:
-        """Metric -> (N, L) of Algorithm 2 at a threshold; a mixture has scores of its own and no threshold."""
+    def at_gamma(self, gamma: float | None) -> dict[str, torch.Tensor]:
+        """Metric -> (N, L) of one model per image at a threshold; a mixture has its own, whatever the threshold."""
         if self.rule == MIXTURE:
             return self.scores[SUPER]
         chosen, rows = self.chosen(gamma), torch.arange(len(self))
@@ -60,33 +63,50 @@ class ImageScores:
         return {m: torch.stack([self.scores[name][m] for name in self.order])[chosen, rows] for m in metrics}
 
 
+def super_model(
+    models: Candidates, images: torch.Tensor, found: dict[str, torch.Tensor], policy: Policy
+) -> tuple[torch.Tensor, Selection]:
+    """The super model's probabilities (B, L, H, W) from its networks' (`found`), and what its selector says."""
+    assert models.selector is not None and models.rule is not None
+    yhat, distance = models.selector.probabilities_and_distance(images)
+    selection = apply_policy(yhat, distance, models.rule, policy)
+    weights = weights_of(selection, len(models.order), models.rule, policy)
+    return mix(weights, torch.stack([found[name] for name in models.order])), selection
+
+
 @torch.no_grad()
 def score_images(
-    models: Candidates, cases: Iterable[Case], batch_size: int, device: torch.device, done: Callable[[], object],
-    metrics: Sequence[str] = METRICS,
+    models: Candidates, cases: Iterable[Case], policy: Policy, batch_size: int, device: torch.device,
+    done: Callable[[], object], metrics: Sequence[str] = METRICS,
 ) -> ImageScores:  # fmt: skip
     """Walks the files of a site once.
 
     Args:
         models: the networks.
         cases: the files.
+        policy: how the super model uses its selector. Mirror images, if it has them, are for every model.
         batch_size: slices at once.
         device: where to compute.
         done: called after each file.
         metrics: which are computed.
     """
-    names = [*models.nets, *([SUPER] if models.rule == MIXTURE else [])]
+    names = [*models.nets, *([SUPER] if models.selector else [])]
     scores: dict[str, dict[str, list]] = {name: {m: [] for m in metrics} for name in names}
-    patients, files, yhat, units = [], [], [], set()
+    patients: list[str] = []
+    files: list[str] = []
+    yhat: list[torch.Tensor] = []
+    foreign: list[torch.Tensor] = []
+    units = set()
     for case in cases:
         for images, labels in zip(case.images.split(batch_size), case.labels.split(batch_size), strict=True):
             images, truth = images.to(device), labels > 0
-            logits = models.logits(images)
-            masks = {name: values > 0 for name, values in logits.items()}
+            found = models.predict(images, policy)
+            masks = {name: values > 0.5 for name, values in found.items()}
             if models.selector:
-                yhat.append(models.selector.probabilities(images))
-            if models.rule == MIXTURE:
-                masks[SUPER] = mix(yhat[-1], torch.stack([logits[n] for n in models.order])) > 0.5
+                probabilities, selection = super_model(models, images, found, policy)
+                masks[SUPER] = probabilities > 0.5
+                for said, found_out in ((yhat, selection.yhat), (foreign, selection.foreign)):
+                    said += [] if found_out is None else [found_out]
             for name, mask in masks.items():
                 for metric, values in metrics_per_image(mask, truth, case.spacing, metrics).items():
                     scores[name][metric].append(values)
@@ -96,4 +116,8 @@ def score_images(
         done()
     joined = {name: {m: torch.cat(parts) for m, parts in by.items()} for name, by in scores.items()}
     unit = units.pop() if len(units) == 1 else "px or mm"
-    return ImageScores(patients, models.order, models.rule, joined, torch.cat(yhat) if yhat else None, unit, files)
+    return ImageScores(patients, models.order, models.rule, joined, _cat(yhat), _cat(foreign), unit, files)
+
+
+def _cat(parts: list[torch.Tensor]) -> torch.Tensor | None:
+    return torch.cat(parts) if parts else None

@@ -106,7 +106,7 @@ class Report:
         swept = [run for run in self._runs if run.results["gamma_sweep"]]
         drawn = [
             self._draw(
-                draw.gamma_sweep(run.results["gamma_sweep"], run.results["gamma"]),
+                draw.gamma_sweep(run.results["gamma_sweep"], run.results.get("hard_gamma", run.results["gamma"])),
                 "gamma",
                 run,
                 caption="Dice at every gamma",

@@ -42,16 +42,11 @@ class RowScores:
 Sites = dict[str, RowScores]
 
 
-def row_scores(manifest: dict, scores: Mapping[str, ImageScores]) -> Sites:
-    """The rows of a run at each site.
-
-    Args:
-        manifest: the super model's.
-        scores: site -> its images' scores.
-    """
+def row_scores(scores: Mapping[str, ImageScores]) -> Sites:
+    """The rows of a run at each site, from its images' scores."""
     sites = {}
     for site, found in scores.items():
-        metrics = {row: metrics_of(manifest, site, found, row) for row in ROWS}
+        metrics = {row: metrics_of(site, found, row) for row in ROWS}
         dice = {row: by[DICE].double().mean(1).numpy() for row, by in metrics.items() if by is not None}
         names, patients = ([_digest(site, word) for word in words] for words in (found.names, found.patients))
         sites[site] = RowScores(names, patients, dice)

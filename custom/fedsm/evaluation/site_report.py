@@ -35,10 +35,8 @@ def pairs_of(models: Container[str]) -> list[tuple[str, str]]:
     return [pair for pair in pairs if all(model in models for model in pair)]
 
 
-def metrics_of(manifest: dict, site: str, scores: ImageScores, model: str) -> dict[str, torch.Tensor] | None:
+def metrics_of(site: str, scores: ImageScores, model: str) -> dict[str, torch.Tensor] | None:
     """Metric -> (N, L) of one of `models_of`; None where the site has no scores of it."""
-    if model == SUPER:
-        return None if scores.yhat is None else scores.of_super_model(manifest["gamma"])
     return scores.scores.get(personal(site) if model == OWN else model)
 
 
@@ -47,7 +45,7 @@ def draw(manifest: dict, site: str, scores: ImageScores, seed: int) -> Draws:
     labels, patients = manifest["labels"], scores.patients
     drawn: Draws = {}
     for model in models_of(manifest["sites"]):
-        if (metrics := metrics_of(manifest, site, scores, model)) is None:
+        if (metrics := metrics_of(site, scores, model)) is None:
             continue
         drawn[model] = {}
         for metric, values in metrics.items():
@@ -97,7 +95,7 @@ def _sweep(scores: ImageScores, gammas: list[float]) -> list[dict]:
     return [
         {
             "gamma": gamma,
-            "dice": scores.of_super_model(gamma)[DICE].double().mean(1).mean().item(),
+            "dice": scores.at_gamma(gamma)[DICE].double().mean(1).mean().item(),
             "selected": _census(scores, scores.chosen(gamma)),
         }
         for gamma in gammas

@@ -12,13 +12,14 @@ import torch
 from fedsm.core.tensors import Batch
 from fedsm.data.cases import Case, SiteCases
 from fedsm.evaluation.candidates import Candidates
-from fedsm.evaluation.image_scores import ImageScores
+from fedsm.evaluation.image_scores import SUPER, ImageScores, super_model
 from fedsm.evaluation.loss_surface import DIRECTIONS, loss_surface, norm_of
 from fedsm.evaluation.metrics import DICE
 from fedsm.evaluation.overlays import Shown, pick
 from fedsm.evaluation.row_scores import Sites
 from fedsm.evaluation.tsne import tsne
-from fedsm.selectors.inference import GLOBAL, MIXTURE, mix, personal
+from fedsm.selectors.inference import GLOBAL, MIXTURE, personal
+from fedsm.selectors.policy import Policy
 from fedsm.super_model.artefact import SuperModelFiles
 
 MAP_IMAGES = 60  # images of each site on the t-SNE map: exact t-SNE takes N^2
@@ -50,33 +51,28 @@ class Study:
     absent: str = ""
 
 
-def best_scores(site: str, scores: ImageScores, gamma: float | None) -> tuple[torch.Tensor, list[str]]:
-    """(N,) mean Dice over labels and the model used for each image: the super model's choice, else own, else global."""
+def best_scores(site: str, scores: ImageScores, policy: Policy) -> tuple[torch.Tensor, list[str]]:
+    """(N,) mean Dice over labels and the model of each image: of the super model, else the site's own, else global."""
     if scores.yhat is not None:
-        numbers = scores.chosen(gamma).tolist()
+        numbers = scores.chosen(policy.gamma).tolist()
         names = ["mixture" if scores.rule == MIXTURE else scores.order[i] for i in numbers]
-        return scores.of_super_model(gamma)[DICE].mean(1), names
+        return scores.scores[SUPER][DICE].mean(1), names
     name = personal(site) if personal(site) in scores.scores else GLOBAL
     return scores.scores[name][DICE].mean(1), [name] * len(scores)
 
 
 @torch.no_grad()
-def pick_overlays(
-    models: Candidates, site: str, cases: SiteCases, scores: ImageScores, gamma: float | None
-) -> list[Shown]:
-    """The best, the median and the worst image of a site, with their predictions."""
-    values, names = best_scores(site, scores, gamma)
+def pick_overlays(models: Candidates, site: str, cases: SiteCases, scores: ImageScores, policy: Policy) -> list[Shown]:
+    """The best, the median and the worst image of a site, with what was predicted."""
+    values, names = best_scores(site, scores, policy)
     chosen = pick(values)
     slices = _slices(cases, set(chosen.values()))
     shown = []
     for title, row in chosen.items():
         image, truth = slices[row]
-        if names[row] == "mixture":
-            logits = torch.stack([models.nets[n](image[None]) for n in models.order])
-            assert scores.yhat is not None
-            mask = (mix(scores.yhat[row : row + 1], logits) > 0.5)[0]
-        else:
-            mask = models.nets[names[row]](image[None])[0] > 0
+        found = models.predict(image[None], policy)
+        output = super_model(models, image[None], found, policy)[0] if models.selector else found[names[row]]
+        mask = output[0] > 0.5
         shown.append(Shown(image, truth, mask, f"{title}: Dice {values[row]:.3f}", f"by {names[row]}"))
     return shown
 

@@ -36,9 +36,10 @@ def dice_table(results: dict) -> str:
     if means := selector_means(results):
         accuracy = test["selector_accuracy"]["per_site"]
         rows.append(["selector accuracy", *map(_number, [*(accuracy[s] for s in sites), *means]), "", ""])
-    gamma = "" if results["gamma"] is None else f"; gamma {results['gamma']:g} chosen on the validation images"
+    chosen = policy_in_words(results)
     title = (
-        f"{results['method']} on {results['task']}, {results['rounds']} rounds, selector {results['selector']}{gamma}"
+        f"{results['method']} on {results['task']}, {results['rounds']} rounds, selector {results['selector']}"
+        f"{f'; {chosen} (chosen on the validation images)' if chosen else ''}"
     )
     return f"{title}\n\n{plain_table(dice_head('test Dice', sites), rows)}"
 
@@ -86,7 +87,16 @@ def row_titles(results: dict) -> list[tuple[str, str]]:
     kind = results.get("settings", {}).get("tracks", {}).get("global", {}).get("kind", "fedavg")
     of_global = {"centralized": method}.get(method, kind)
     rows = [(f"{_NAMES.get(of_global, of_global)} (global)", "global"), ("personal, own site", "personal_own")]
-    return [*rows, (_NAMES.get(method, method), "super_model"), ("two models blended", "blend")]
+    super_model = _NAMES.get(method, method)
+    rows += [(f"{super_model}, Algorithm 2", "algorithm2"), (super_model, "super_model")]
+    return [*rows, ("two models blended", "blend")]
+
+
+def policy_in_words(found: dict) -> str:
+    """How a super model uses its selector, from results.json or a manifest; empty: nothing was chosen."""
+    parts = [f"{name} {found[name]:g}" for name in ("gamma", "delta") if found.get(name) is not None]
+    parts += [f"{found['share']:g} of the global model"] if found.get("share") else []
+    return ", ".join(parts + (["mirror images"] if found.get("flip") else []))
 
 
 def _number(value: float | None) -> str:

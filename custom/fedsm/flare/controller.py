@@ -177,16 +177,17 @@ class FedSMController(Controller):
         settle(run, run.last_round, playing(run.tracks, run.last_round))
         if run.stopped:
             return
-        candidates, results = try_candidates(run)
+        outcome = try_candidates(run)
         if run.stopped:
             return
-        evaluations = {s: results.accepted[s]["evaluation"] for s in run.sites if s in results.accepted}
-        summary = summarize(evaluations, run.job, run.sites)
-        write_super_model(run.folder, run.job, run.record, candidates, summary)
+        validation, test = outcome.validation, outcome.test
+        summary = summarize(validation.scores, test.scores, outcome.policy, run.job, run.sites)
+        write_super_model(run.folder, run.job, run.record, outcome.candidates, summary)
         write_artefacts(run.folder, run.record, summary, run.fl_ctx)
         measured = measurements(run.record, self._started, self._start_rss)
-        measured["wire"] |= {"evaluation_down_bytes": results.down}
-        measured["missing_in_evaluation"] = results.missing
+        down = {s: validation.results.down.get(s, 0) + n for s, n in test.results.down.items()}
+        measured["wire"] |= {"evaluation_down_bytes": down}
+        measured["missing_in_evaluation"] = validation.results.missing | test.results.missing
         measured["privacy"] = run.aggregator.registry.privacy
         write_results(run.folder, run.job, run.record, summary, measured)
         run.progress.tell("finished", results="results.json")

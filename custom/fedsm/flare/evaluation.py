@@ -30,6 +30,7 @@ from fedsm.flare.compat.tensors import enable_tensors
 from fedsm.flare.dispatch import Dispatcher
 from fedsm.flare.identity import sender_of, sender_problem
 from fedsm.flare.inbox import Inbox
+from fedsm.selectors.policy import read_policy
 from fedsm.server.incoming import sweep_incoming
 from fedsm.server.record import Progress
 from fedsm.server.report_check import report_problem
@@ -85,7 +86,8 @@ class EvaluationController(Controller):
         self._model = load_super_model(self._model_folder)
         manifest, settings = self._model.manifest, self._model.settings
         sites = sorted((c.name for c in fl_ctx.get_engine().get_clients()), key=natural_key)
-        about = {key: manifest[key] for key in ("sites", "labels", "gamma")}
+        about = {key: manifest[key] for key in ("sites", "labels")}
+        about |= read_policy(manifest, "the super model's manifest").to_dict()
         meta = {
             "round": 0,
             "run_id": check_run_id(manifest.get("run_id"), "the super model's manifest"),

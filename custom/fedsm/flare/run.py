@@ -90,7 +90,7 @@ class Run:
         return self._runner.run_task(spec)
 
     def _common_meta(self, spec: TaskSpec) -> dict:
-        return {
+        return spec.meta | {
             "round": spec.number,
             "run_id": self.record.run_id,
             "sites": self.sites,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from nvflare.fuel.utils.memory_utils import cleanup_memory
 
 from fedsm.core.tensors import Tensors
@@ -9,8 +11,33 @@ from fedsm.flare import exchange
 from fedsm.flare.curves import send_validation
 from fedsm.flare.run import Run
 from fedsm.flare.task import TaskResults, TaskSpec
-from fedsm.server.results import evaluation_problem
+from fedsm.selectors.policy import Policy
+from fedsm.server.evaluation_check import TEST, VALIDATION, evaluation_problem
+from fedsm.server.policy_choice import choose_policy
 from fedsm.tracks.base import DELIVER
+
+
+@dataclass
+class Scores:
+    """What the sites say of the candidates on one part of their images.
+
+    Attributes:
+        scores: site -> its scores.
+        results: the task's.
+    """
+
+    scores: dict[str, dict]
+    results: TaskResults
+
+
+@dataclass
+class Outcome:
+    """The candidates, how they are to be used, and their scores."""
+
+    candidates: dict[str, Tensors]
+    policy: Policy
+    validation: Scores
+    test: Scores
 
 
 def settle(run: Run, last: int, names: list[str]) -> None:
@@ -33,19 +60,32 @@ def settle(run: Run, last: int, names: list[str]) -> None:
     send_validation(run.controller, run.record.history[last - 1], run.fl_ctx)
 
 
-def try_candidates(run: Run) -> tuple[dict[str, Tensors], TaskResults]:
-    """Lets every site evaluate the super model's models on its own images; the answers hold the `evaluation`."""
+def try_candidates(run: Run) -> Outcome:
+    """Lets every site score the super model's models: on its validation images, then, with the policy that was chosen
+    from these scores, on its test images."""
     candidates = run.best_models()
     run.tracks.clear()  # the last models are in the checkpoint; the candidates take their place in memory
     cleanup_memory()
     run.progress.tell("evaluating")
+    validations = _scores(run, candidates, VALIDATION, {})
+    policy = choose_policy(validations.scores, run.job)
+    if run.stopped:
+        return Outcome(candidates, policy, validations, validations)
+    return Outcome(candidates, policy, validations, _scores(run, candidates, TEST, {"policy": policy.to_dict()}))
+
+
+def _scores(run: Run, candidates: dict[str, Tensors], part: str, meta: dict) -> Scores:
+    """One part of the evaluation."""
 
     def meta_problem(site: str, meta: dict) -> str | None:
         counts = run.aggregator.registry.images[site]
-        return evaluation_problem(meta.get("evaluation"), run.job, run.sites, list(candidates), counts)
+        return evaluation_problem(meta.get("evaluation"), part, run.job, run.sites, list(candidates), counts)
 
     spec = TaskSpec(
-        "evaluation of the candidates", exchange.EVALUATE, run.last_round, run.registered_here(), run.job.min_sites,
-        payload=lambda site: candidates, meta_problem=meta_problem, timeout=run.job.evaluate_timeout,
+        f"evaluation of the candidates ({part})", exchange.EVALUATE, run.last_round, run.registered_here(),
+        run.job.min_sites, meta={"part": part} | meta, payload=lambda site: candidates, meta_problem=meta_problem,
+        timeout=run.job.evaluate_timeout,
     )  # fmt: skip
-    return candidates, run.run_task(spec)
+    results = run.run_task(spec)
+    scores = {site: results.accepted[site]["evaluation"] for site in run.sites if site in results.accepted}
+    return Scores(scores, results)

@@ -19,6 +19,7 @@ class TaskSpec:
         sites: who is asked, in index order.
         needed: the fewest good answers with which the job can go on.
         tracks: the tracks that take part; None: all.
+        meta: plain values that go down to every site.
         payload: site -> what goes down to it, by track.
         meta_problem: returns what else is wrong with a site's meta, or None.
         timeout: seconds; None: the job's `round_timeout`.
@@ -30,6 +31,7 @@ class TaskSpec:
     sites: list[str] = field(default_factory=list)
     needed: int = 0
     tracks: list[str] | None = None
+    meta: dict = field(default_factory=dict)
     payload: Callable[[str], dict[str, Tensors]] = lambda site: {}
     meta_problem: Callable[[str, dict], str | None] = lambda site, meta: None
     timeout: float | None = None

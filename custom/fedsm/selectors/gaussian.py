@@ -5,6 +5,9 @@ A site's sums are `n`, `sum` and `outer` (see `pack`) of its images' descriptors
 
 from __future__ import annotations
 
+import math
+from statistics import median
+
 import torch
 
 from fedsm.core.settings import JobSettings
@@ -79,6 +82,35 @@ def classes_of(sums: dict[str, Tensors], sites: list[str], weights: dict[str, fl
     return classes | {"means": means}
 
 
+def typical_distances(classes: Tensors, sums: dict[str, Tensors], sites: list[str], shrinkage: float) -> torch.Tensor:
+    """(K,) how far a site's own training images are from its mean: the root of their mean squared distance.
+
+    With S_k the scatter of site k's n_k descriptors and R, D as in `selector_statistics`:
+
+        t_k^2 = 1/n_k sum_x m_k(x) = trace(R^-1 D^-1 S_k D^-1) / n_k
+
+    Sites differ in how widely their images scatter, and all share one covariance. In units of t_k a distance of 1 is
+    usual at every site, so one threshold serves all. A site without sums, or whose noisy sums give nothing positive,
+    has the median of the others.
+    """
+    deviation = classes["deviation"]
+    inverse = torch.linalg.inv(shrunk_correlation(classes["correlation"], shrinkage))
+    found = {}
+    for site in (s for s in sites if s in sums):
+        scaled = scatter_of(sums[site]) / torch.outer(deviation, deviation)
+        mean_square = (inverse * scaled).sum().item() / sums[site]["n"].item()
+        if math.isfinite(mean_square) and mean_square > _TINY:
+            found[site] = math.sqrt(mean_square)
+    usual = median(found.values()) if found else 1.0
+    return torch.tensor([found.get(site, usual) for site in sites], dtype=torch.float64)
+
+
+def shrunk_correlation(correlation: torch.Tensor, shrinkage: float) -> torch.Tensor:
+    """R = (1 - a) C + a I, made positive where noise in the sums took that away."""
+    identity = torch.eye(len(correlation), dtype=correlation.dtype)
+    return positive((1 - shrinkage) * correlation + shrinkage * identity, shrinkage)
+
+
 def flat_sums(sums: dict[str, Tensors]) -> Tensors:
     """Every site's sums as one file's entries."""
     return {f"{site}/{key}": value for site, own in sums.items() for key, value in own.items()}
@@ -123,8 +155,9 @@ class StatisticsSelector:
     Args:
         settings: the job's settings.
         n_sites: number of sites.
-        tensors: `means`, `deviation`, `correlation`, `shrinkage`, and `descriptor`, its number in `DESCRIPTORS`
-            (default: `image`); for the descriptor `encoder` the encoder's weights under `encoder/`.
+        tensors: `means`, `deviation`, `correlation`, `shrinkage`, `typical` (`typical_distances`; a super model of
+            version 0.1 does not have it), and `descriptor`, its number in `DESCRIPTORS` (default: `image`); for the
+            descriptor `encoder` the encoder's weights under `encoder/`.
         device: unused; the descriptor is computed where the images are.
     """
 
@@ -135,12 +168,11 @@ class StatisticsSelector:
         self.describe = build_descriptor(name, settings, part("encoder", tensors))
         self._means = tensors["means"]
         self._deviation = tensors["deviation"]
-        a = tensors["shrinkage"].item()
-        size = len(self._deviation)
-        shrunk = (1 - a) * tensors["correlation"] + a * torch.eye(size, dtype=torch.float64)
+        self._typical = tensors.get("typical", torch.ones(len(self._means), dtype=torch.float64))
         # z^T R^-1 z = |L^-1 z|^2 with R = L L^T.
+        shrunk = shrunk_correlation(tensors["correlation"], tensors["shrinkage"].item())
         self._whiten = torch.linalg.solve_triangular(
-            torch.linalg.cholesky(positive(shrunk, a)), torch.eye(size, dtype=torch.float64), upper=False
+            torch.linalg.cholesky(shrunk), torch.eye(len(shrunk), dtype=torch.float64), upper=False
         )
 
     def distances_of(self, rows: torch.Tensor) -> torch.Tensor:
@@ -154,9 +186,12 @@ class StatisticsSelector:
         return self.distances_of(self.describe(images))
 
     def probabilities_and_distance(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Probabilities (B, K) and the Mahalanobis distance (B,) to the nearest site: how unusual an image is."""
+        """Probabilities (B, K), and how unusual an image is: its distance (B,) to the nearest site, in units of what is
+        usual there (`typical_distances`)."""
         squared = self.distances(images)
-        return (-squared / 2).softmax(dim=1).float(), squared.amin(1).clamp(min=0).sqrt().float()
+        nearest = squared.argmin(1, keepdim=True)
+        distance = squared.gather(1, nearest)[:, 0].clamp(min=0).sqrt() / self._typical[nearest[:, 0]]
+        return (-squared / 2).softmax(dim=1).float(), distance.float()
 
     def probabilities(self, images: torch.Tensor) -> torch.Tensor:
         """(B, C, H, W) images to (B, K) probabilities of the sites, on the CPU."""

@@ -54,14 +54,14 @@ def blend(probabilities: torch.Tensor, gamma: float) -> torch.Tensor:
     return weights
 
 
-def mix(weights: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-    """The mixture of the models' probabilities. A NaN in a model's output counts as probability 0.
+def mix(weights: torch.Tensor, probabilities: torch.Tensor) -> torch.Tensor:
+    """The mixture of the models' probabilities.
 
     Args:
         weights: (B, M) weights of the models.
-        logits: (M, B, L, H, W) their outputs.
+        probabilities: (M, B, L, H, W) what they say.
 
     Returns:
         (B, L, H, W) probabilities.
     """
-    return torch.einsum("bm,mblhw->blhw", weights.to(logits.device), logits.sigmoid().nan_to_num(0.0))
+    return torch.einsum("bm,mblhw->blhw", weights.to(probabilities.device), probabilities)

@@ -8,37 +8,78 @@ import torch
 from torch.nn import functional
 
 from fedsm.selectors.inference import MIXTURE, THRESHOLD, blend, select
+from fedsm.selectors.policy import Policy, is_foreign
 
 
 class Selection(NamedTuple):
-    """The selector's result for a batch; `yhat` and `distance` are None where it has none.
+    """The selector's result for a batch; what it cannot tell is None.
 
     Attributes:
         choices: (B,) the model of each image: 0 is the global one, k + 1 the personal one of site k. For a mixture
             its heaviest part.
         yhat: (B, K) probabilities of the sites; (B, K + 1) for FedSM-extra and ensemble, the global model first.
-        distance: (B,) Mahalanobis distance to the nearest site's images: how unusual an image is (`statistics`).
+        distance: (B,) distance to the nearest site's images: how unusual an image is (`statistics`).
+        foreign: (B,) whether that is more than the policy's delta.
     """
 
     choices: torch.Tensor
-    yhat: torch.Tensor | None
-    distance: torch.Tensor | None
+    yhat: torch.Tensor | None = None
+    distance: torch.Tensor | None = None
+    foreign: torch.Tensor | None = None
 
 
-def choose(yhat: torch.Tensor, rule: str, gamma: float | None) -> torch.Tensor:
-    """(B, K) or (B, K + 1) probabilities to (B,) indices of models, 0 is the global one; see `fedsm.tracks.base`."""
+def choose(yhat: torch.Tensor, rule: str, gamma: float | None, foreign: torch.Tensor | None = None) -> torch.Tensor:
+    """Chooses a model for each image.
+
+    Args:
+        yhat: (B, K) or (B, K + 1) probabilities.
+        rule: how they are read; see `fedsm.selectors.inference`.
+        gamma: the threshold, for a rule that has one.
+        foreign: (B,) images that go to the global model whatever yhat says; None: none.
+
+    Returns:
+        (B,) indices of models, 0 is the global one.
+    """
     if rule != THRESHOLD:
         return yhat.argmax(1)
     assert gamma is not None, "a threshold rule has a threshold"
-    return select(yhat, gamma)
+    chosen = select(yhat, gamma)
+    return chosen if foreign is None else torch.where(foreign, 0, chosen)
 
 
-def weights_of(selection: Selection, models: int, rule: str | None, gamma: float | None, soft: bool) -> torch.Tensor:
-    """(B, models) weights that sum to 1: one model per image, or those of a mixture or of soft selection."""
+def apply_policy(yhat: torch.Tensor, distance: torch.Tensor | None, rule: str, policy: Policy) -> Selection:
+    """The models of a batch by a policy."""
+    foreign = is_foreign(distance, policy.delta)
+    return Selection(choose(yhat, rule, policy.gamma, foreign), yhat, distance, foreign)
+
+
+def weights_of(selection: Selection, models: int, rule: str | None, policy: Policy, soft: bool = False) -> torch.Tensor:
+    """(B, models) weights that sum to 1.
+
+    Args:
+        selection: the selector's result.
+        models: how many models there are.
+        rule: how the selector is read; None: one model was named for every image.
+        policy: its gamma is used by soft selection, its share where a personal model was chosen.
+        soft: soft selection: the two most probable models share an image.
+    """
     if rule == MIXTURE:
         assert selection.yhat is not None
         return selection.yhat
     if soft and rule == THRESHOLD:
-        assert selection.yhat is not None and gamma is not None
-        return blend(selection.yhat, gamma)
-    return functional.one_hot(selection.choices, models).float()
+        assert selection.yhat is not None and policy.gamma is not None
+        weights = blend(selection.yhat, policy.gamma)
+        if selection.foreign is not None:
+            weights[selection.foreign] = functional.one_hot(torch.tensor(0), models).float()
+        return weights
+    weights = functional.one_hot(selection.choices, models).float()
+    return mixed_with_global(weights, policy.share) if rule == THRESHOLD else weights
+
+
+def mixed_with_global(weights: torch.Tensor, share: float) -> torch.Tensor:
+    """(B, M) weights, of which the global model (column 0) gets a share: (1 - share) w + share e_0."""
+    if not share:
+        return weights
+    mixed = (1 - share) * weights
+    mixed[:, 0] += share
+    return mixed

@@ -46,8 +46,7 @@ def _common(job: JobSettings, record: RunRecord, summary: dict) -> dict:
         "method": job.method,
         "selector": job.tracks.get("selector", {}).get("kind", "none").removeprefix("selector_"),
         "lam": lam_of(job),
-        "gamma": summary["gamma"],
-        "blend_gamma": summary["blend_gamma"],
+        **{key: summary[key] for key in ("gamma", "delta", "share", "flip", "hard_gamma", "blend_gamma")},
         "rounds": job.rounds,
         "seed": job.seed,
         "sites": record.sites,
@@ -83,6 +82,7 @@ def write_results(folder: Path, job: JobSettings, record: RunRecord, summary: di
     results = _common(job, record, summary) | {
         "settings": job.to_dict(),
         "test": summary["test"],
+        "policies": summary["policies"],
         "gamma_sweep": summary["gamma_sweep"],
         "validation": {
             "history": record.history,

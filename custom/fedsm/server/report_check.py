@@ -12,7 +12,7 @@ from fedsm.evaluation.image_scores import SUPER
 from fedsm.evaluation.metrics import HD95, METRICS
 from fedsm.evaluation.site_report import MEAN, OWN, pairs_of
 from fedsm.selectors.inference import GLOBAL, MIXTURE, THRESHOLD, personal
-from fedsm.server.results import is_census
+from fedsm.server.evaluation_check import is_census
 from fedsm.tracks import selection_rule
 
 _UNITS = ("px", "mm", "px or mm")

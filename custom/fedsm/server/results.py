@@ -4,106 +4,35 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedsm.core.limits import is_fraction
 from fedsm.core.settings import JobSettings
-from fedsm.core.shares import trimmed_mean
-from fedsm.data.readers import FILE_KINDS
-from fedsm.selectors.inference import GLOBAL, THRESHOLD, personal
-from fedsm.tracks import selection_rule
+from fedsm.selectors.inference import GLOBAL, personal
+from fedsm.selectors.policy import Policy
+from fedsm.server.evaluation_check import gammas_of
+from fedsm.server.policy_choice import choose_gamma, policy_score, policy_table
 
 
-def evaluation_problem(
-    evaluation: Any, settings: JobSettings, sites: list[str], models: list[str], images: dict[str, int]
-) -> str | None:
-    """Why a site's evaluation cannot be used, or None. It comes from outside and is checked like weights are.
-
-    Args:
-        evaluation: what the site sent.
-        settings: the job's settings.
-        sites: all sites.
-        models: the candidates that were sent, `selector` among them where there is one.
-        images: the site's image counts, as registered.
-    """
-    networks = [m for m in models if m != "selector"]
-    selects = "selector" in models and not set(map(personal, sites)) - set(models)
-    try:
-        if set(evaluation) != {"validation", "test", "files"}:
-            return "evaluation is incomplete"
-        if evaluation["files"] not in FILE_KINDS:
-            return "evaluation does not say whether its images are pictures or volumes"
-        for part in ("validation", "test"):
-            result = evaluation[part]
-            if result["images"] != images[part] or set(result["dice"]) != set(networks):
-                return f"{part} evaluation is incomplete"
-            if not selects and result["gammas"]:
-                return f"{part} evaluation tells of a selector that there is not"
-            rows = [result["dice"][m] for m in networks] + [row["dice"] for row in result["gammas"]]
-            if settings.blend and _gammas(settings) != [None]:
-                rows += [row["blend"] for row in result["gammas"]]
-            if not all(set(row) == set(settings.task.labels) and all(map(is_fraction, row.values())) for row in rows):
-                return f"{part} Dice is not in [0, 1]"
-            if not selects:
-                continue
-            if [row["gamma"] for row in result["gammas"]] != _gammas(settings):
-                return f"{part} evaluation has other gammas"
-            choices = sites if selection_rule(settings) == THRESHOLD else [*sites, GLOBAL]
-            counts = [(result["argmax"], choices)] + [(row["selected"], networks) for row in result["gammas"]]
-            if not all(is_census(count, names, images[part]) for count, names in counts):
-                return f"{part} counts do not add up to the site's images"
-    except (KeyError, TypeError, AttributeError, IndexError):
-        return "evaluation is malformed"
-    return None
-
-
-def _gammas(settings: JobSettings) -> list[float | None]:
-    """The gammas that sites try; `[None]` for a selector without a threshold."""
-    return list(settings.gammas) if selection_rule(settings) == THRESHOLD else [None]
-
-
-def is_census(counts: dict, names: list[str], total: int) -> bool:
-    """Whether there is a whole number for each name, and they add up to a total."""
-    whole = all(isinstance(n, int) and n >= 0 for n in counts.values())
-    return whole and set(counts) == set(names) and sum(counts.values()) == total
-
-
-def choose_gamma(evaluations: dict[str, dict], gammas: list[float | None], how: str = "dice") -> float | None:
-    """The gamma with the best validation Dice over the sites; `how`: of the hard choice, or `blend`.
-
-    At each gamma, each site's Dice against its own mean over all gammas, then the trimmed mean over sites: one of four
-    or more sites cannot decide, whatever it reports and however many images it claims. Among equal gammas the largest
-    is chosen: it costs nothing on these images and sends more images from other sources to the global model.
-    """
-    parts = [e["validation"] for e in evaluations.values() if e["validation"]["gammas"]]
-    if not parts or gammas == [None]:
-        return None
-    curves = [[_mean(row[how]) for row in p["gammas"]] for p in parts]
-    gains = [[dice - sum(curve) / len(curve) for dice in curve] for curve in curves]
-    return max((round(trimmed_mean([g[i] for g in gains]), 12), gamma) for i, gamma in enumerate(gammas))[1]
-
-
-def _pooled(parts: list[dict], i: int, how: str) -> float:
-    """Mean Dice at the i-th gamma over all images of all sites."""
-    return sum(_mean(p["gammas"][i][how]) * p["images"] for p in parts) / sum(p["images"] for p in parts)
-
-
-def summarize(evaluations: dict[str, dict], settings: JobSettings, sites: list[str]) -> dict:
-    """Gamma and the test tables.
+def summarize(
+    validations: dict[str, dict], tests: dict[str, dict], policy: Policy, settings: JobSettings, sites: list[str]
+) -> dict:
+    """Thresholds and the test tables.
 
     Args:
-        evaluations: site -> what `evaluate_candidates` gave for its validation and test part.
+        validations: site -> what `validate_candidates` gave.
+        tests: site -> what `evaluate_candidates` gave, and `files`, the kind of its images.
+        policy: what was chosen from the validations.
         settings: the job's settings.
         sites: all sites; one that did not answer has None in the tables.
 
     Returns:
-        `gamma`, `blend_gamma`, `gamma_sweep` (pooled validation and test Dice per gamma), `super_model_validation`
-        (pooled validation Dice of the super model; None without a selector), `files` (the kind of the sites' images,
-        see `file_kind`; `mixed` where it differs) and `test` as in docs/reference/results.md.
+        the policy's values, `hard_gamma` and `blend_gamma` (those of Algorithm 2 and of soft selection alone),
+        `policies` (what others would gain), `gamma_sweep` (pooled validation and test Dice of Algorithm 2 per gamma),
+        `super_model_validation` (pooled validation Dice of the super model; None without a selector), `files` (the kind
+        of the sites' images, see `file_kind`; `mixed` where it differs) and `test` as in docs/reference/results.md.
     """
-    gammas = _gammas(settings)
-    gamma = choose_gamma(evaluations, gammas)
-    blends = settings.blend and gamma is not None
-    blend_gamma = choose_gamma(evaluations, gammas, "blend") if blends else None
-    tests = {site: e["test"] for site, e in evaluations.items()}
+    gammas = gammas_of(settings)
+    hard_gamma = choose_gamma(validations, gammas)
+    blends = settings.blend and hard_gamma is not None
+    blend_gamma = choose_gamma(validations, gammas, "blend") if blends else None
     labels = list(settings.task.labels)
     rows = {}  # row of the tables -> site -> label -> Dice
     if any(GLOBAL in t["dice"] for t in tests.values()):
@@ -113,37 +42,57 @@ def summarize(evaluations: dict[str, dict], settings: JobSettings, sites: list[s
         rows["personal_own"] = own
     selected = any(t["gammas"] for t in tests.values())
     if selected:
-        row = gammas.index(gamma)
-        rows["super_model"] = {site: t["gammas"][row]["dice"] for site, t in tests.items()}
+        hard = gammas.index(hard_gamma)
+        if settings.selection == "best":
+            rows["algorithm2"] = {site: t["gammas"][hard]["dice"] for site, t in tests.items()}
+        rows["super_model"] = {site: t["policy"]["dice"] for site, t in tests.items()}
         if blends:
             soft = gammas.index(blend_gamma)
             rows["blend"] = {site: t["gammas"][soft]["blend"] for site, t in tests.items()}
     images = {site: t["images"] for site, t in tests.items()}
     test: dict = {name: _table(dice, images, sites, labels) for name, dice in rows.items()}
     if selected:
-        hits = {site: t["argmax"][site] / t["images"] for site, t in tests.items()}
-        test["selector_accuracy"] = {
-            "per_site": {s: hits.get(s) for s in sites},
-            "mean": sum(hits.values()) / len(hits),
-        }
-        test["first_choice"] = {site: t["argmax"] for site, t in tests.items()}
-        test["selection_frequency"] = {
-            site: {model: n / t["images"] for model, n in t["gammas"][row]["selected"].items()}
-            for site, t in tests.items()
-        }
+        test |= _selection(tests, sites)
     test["candidates"] = {site: {m: _mean(d) for m, d in t["dice"].items()} for site, t in tests.items()}
     if len(labels) > 1:
         test["labels"] = {label: _of_label(label, rows, tests, images, sites) for label in labels}
-    validations = [e["validation"] for e in evaluations.values()]
-    files = {e.get("files") for e in evaluations.values()}
-    return {
+    files = {t.get("files") for t in tests.values()}
+    return policy.to_dict() | {
         "files": files.pop() if len(files) == 1 else "mixed",
-        "gamma": gamma,
+        "hard_gamma": hard_gamma,
         "blend_gamma": blend_gamma,
-        "super_model_validation": _pooled(validations, gammas.index(gamma), "dice") if selected else None,
-        "gamma_sweep": _sweep(evaluations, gammas, blends) if gamma is not None else [],
+        "policies": policy_table(validations, settings),
+        "super_model_validation": _pooled_score(validations, policy, settings) if selected else None,
+        "gamma_sweep": _sweep(validations, tests, gammas, blends) if hard_gamma is not None else [],
         "test": test,
     }
+
+
+def _selection(tests: dict[str, dict], sites: list[str]) -> dict:
+    """What the selector did with the test images."""
+    hits = {site: t["argmax"][site] / t["images"] for site, t in tests.items()}
+    return {
+        "selector_accuracy": {"per_site": {s: hits.get(s) for s in sites}, "mean": sum(hits.values()) / len(hits)},
+        "first_choice": {site: t["argmax"] for site, t in tests.items()},
+        "selection_frequency": {
+            site: {model: n / t["images"] for model, n in t["policy"]["selected"].items()} for site, t in tests.items()
+        },
+        "foreign": {
+            site: None if t["policy"]["foreign"] is None else t["policy"]["foreign"] / t["images"]
+            for site, t in tests.items()
+        },
+    }
+
+
+def _pooled_score(validations: dict[str, dict], policy: Policy, settings: JobSettings) -> float:
+    """Mean validation Dice of the super model over all images of all sites."""
+    total = sum(v["images"] for v in validations.values())
+    return sum(policy_score(v, policy, settings) * v["images"] for v in validations.values()) / total
+
+
+def _pooled(parts: list[dict], i: int, how: str) -> float:
+    """Mean Dice at the i-th gamma over all images of all sites."""
+    return sum(_mean(p["gammas"][i][how]) * p["images"] for p in parts) / sum(p["images"] for p in parts)
 
 
 def _mean(by_label: dict[str, float]) -> float:
@@ -175,12 +124,14 @@ def _of_label(label: str, rows: dict, tests: dict[str, dict], images: dict[str, 
     return tables | {"candidates": candidates}
 
 
-def _sweep(evaluations: dict[str, dict], gammas: list[float | None], blends: bool) -> list[dict]:
-    """Pooled Dice of Algorithm 2 at every gamma, and of soft selection under `blend`."""
-    parts = {part: [e[part] for e in evaluations.values()] for part in ("validation", "test")}
+def _sweep(
+    validations: dict[str, dict], tests: dict[str, dict], gammas: list[float | None], blends: bool
+) -> list[dict]:
+    """Pooled Dice of hard selection at every gamma, and of soft selection under `blend`."""
+    parts = {"validation": list(validations.values()), "test": list(tests.values())}
     rows = []
     for i, gamma in enumerate(gammas):
-        row = {"gamma": gamma} | {part: _pooled(found, i, "dice") for part, found in parts.items()}
+        row: dict[str, Any] = {"gamma": gamma} | {part: _pooled(found, i, "dice") for part, found in parts.items()}
         soft = {part: _pooled(found, i, "blend") for part, found in parts.items()} if blends else {}
         rows.append(row | ({"blend": soft} if blends else {}))
     return rows

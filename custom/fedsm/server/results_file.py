@@ -35,6 +35,7 @@ class LabelTables(Described):
 
     global_: LabelRow | None = Field(default=None, alias="global", description="The global model.")
     personal_own: LabelRow | None = Field(default=None, description="Each site's own personal model.")
+    algorithm2: LabelRow | None = Field(default=None, description="Algorithm 2, where the super model does more.")
     super_model: LabelRow | None = Field(default=None, description="The super model.")
     blend: LabelRow | None = Field(default=None, description="Soft selection, with `--blend`.")
     candidates: dict[Site, dict[Model, Score]] = Field(description="Every model on every site.")
@@ -45,19 +46,41 @@ class DiceTables(Described):
 
     global_: DiceRow | None = Field(default=None, alias="global", description="The global model.")
     personal_own: DiceRow | None = Field(default=None, description="Each site's own personal model.")
-    super_model: DiceRow | None = Field(default=None, description="The model that the selector chooses, at `gamma`.")
+    algorithm2: DiceRow | None = Field(
+        default=None,
+        description="The paper's Algorithm 2 at `hard_gamma` with the same networks; absent with `selection: algorithm2`,"
+        " where it is the super model.",
+    )
+    super_model: DiceRow | None = Field(
+        default=None, description="The super model, with `gamma`, `delta`, `share` and `flip`."
+    )
     blend: DiceRow | None = Field(default=None, description="Soft selection at `blend_gamma`, with `--blend`.")
     selector_accuracy: SelectorAccuracy | None = Field(default=None, description="With a selector.")
     first_choice: dict[Site, dict[Model, int]] | None = Field(
         default=None, description="Images for which the selector's first choice, before gamma, is that site's model."
     )
     selection_frequency: dict[Site, dict[Model, Score]] | None = Field(
-        default=None, description="Share of the images that each model was used for, at the chosen gamma."
+        default=None,
+        description="Share of the images that each model was used for; where the global one has a share beside a"
+        " personal one, the personal one counts.",
+    )
+    foreign: dict[Site, Score | None] | None = Field(
+        default=None, description="Share of the images that are farther than `delta`; null without it."
     )
     candidates: dict[Site, dict[Model, Score]] = Field(description="Every model on every site.")
     labels: dict[Label, LabelTables] | None = Field(
         default=None, description="The same tables of each label, where a task has several."
     )
+
+
+class PolicyRow(Described):
+    """One way to use the selector."""
+
+    share: float = Field(description="The global model's share.")
+    flip: bool = Field(description="With mirror images.")
+    gamma: float | None = Field(description="The best threshold for it.")
+    networks: int = Field(description="Runs of a network for one image.")
+    gain: float = Field(description="Validation Dice above the first row, as the trimmed mean over sites.")
 
 
 class BlendPoint(Described):
@@ -165,9 +188,16 @@ class ResultsFile(Described):
     selector: str = Field(description="The kind of selector; `none` without one.")
     lam: float | None = Field(description="SoftPull's own share; null for a method without it.")
     gamma: float | None = Field(
-        description="The threshold of Algorithm 2: the best on the validation images by the trimmed mean over sites,"
-        " the largest of equals; null without one."
+        description="How sure the selector must be: the best on the validation images, together with `share` and `flip`,"
+        " by the trimmed mean over sites, the largest of equals; null without a threshold."
     )
+    delta: float | None = Field(
+        description="The distance beyond which an image is foreign and goes to the global model: the smallest that costs"
+        " at most `delta_cost` on the validation images; null: no limit."
+    )
+    share: float = Field(description="The global model's share beside a personal one.")
+    flip: bool = Field(description="Whether mirror images are predicted as well.")
+    hard_gamma: float | None = Field(description="The best gamma of Algorithm 2 alone.")
     blend_gamma: float | None = Field(description="The same for soft selection, with `--blend`.")
     rounds: int = Field(description="Rounds in all.")
     seed: int = Field(description="The seed.")
@@ -176,6 +206,7 @@ class ResultsFile(Described):
     images: dict[Site, dict[Part, int]] = Field(description="Images of `train`, `validation` and `test`.")
     settings: dict[str, Any] = Field(description="The job's [settings](settings.md).")
     test: DiceTables = Field(description="Dice on the test images. Rows that the method does not have are absent.")
+    policies: list[PolicyRow] = Field(description="What was tried on the validation images, each at its best gamma.")
     gamma_sweep: list[SweepRow] = Field(description="Dice of Algorithm 2 at every gamma; empty without one.")
     validation: Validation = Field(description="Scores on the validation images.")
     refused: list[Note] | None = Field(default=None, description="Answers that were not taken, at most 50 per site.")

@@ -26,6 +26,7 @@ from fedsm.core.names import below, check_plain_names, check_run_id, check_site_
 from fedsm.core.plain_json import read_json
 from fedsm.core.settings import JobSettings
 from fedsm.core.tensors import Tensors
+from fedsm.selectors.policy import read_policy
 from fedsm.super_model.card import CARD, render_card
 
 FORMAT = "fedsm-super-model/1"
@@ -106,11 +107,12 @@ def _check_names(manifest: dict, listed: dict[str, tuple[str, str]], folder: Pat
     check_site_names(manifest.get("forgotten", []), where)
     if manifest.get("run_id") is not None:
         check_run_id(manifest["run_id"], where)
-    for key in ("gamma", "blend_gamma"):
-        if manifest.get(key) is not None and not is_number(manifest[key], 0, 1):
-            raise UserError(
-                f"{where}: {key} must be in [0, 1], got {shown(manifest[key])}", remedy="copy the super model again"
-            )
+    read_policy(manifest, where)
+    if manifest.get("blend_gamma") is not None and not is_number(manifest["blend_gamma"], 0, 1):
+        raise UserError(
+            f"{where}: blend_gamma must be in [0, 1], got {shown(manifest['blend_gamma'])}",
+            remedy="copy the super model again",
+        )
 
 
 def _load_network(path: Path, sha256: str) -> Tensors:

@@ -128,7 +128,7 @@ def _metadata(model: SuperModel, volumes: bool) -> dict:
         "name": f"FedSM {task.name}",
         "task": f"Segmentation of {', '.join(task.labels)}",
         "description": f"FedSM super model: one global and {len(model.sites)} personal U-Nets ({sites}) and a selector"
-        f" ({model.manifest.get('selector')}, gamma {model.gamma}) that chooses one of them for each image.",
+        f" ({model.manifest.get('selector')}, gamma {model.policy.gamma}) that chooses one of them for each image.",
         "authors": f"the sites {sites}",
         "copyright": "the sites that trained it",
         "data_type": "nibabel" if volumes else "pictures",

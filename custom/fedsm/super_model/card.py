@@ -55,7 +55,8 @@ def render_card(manifest: dict, evaluation: dict | None = None) -> str:
         "rounds": f"{job['rounds']}, {job['local_epochs']} local epoch(s) each",
         "learning rate": f"{job['lr']:g} (selector {job['selector_lr']:g}), batches of {job['batch_size']}",
         "lam": _number(manifest.get("lam")),
-        "gamma": _number(manifest.get("gamma")),
+        **{name: _number(manifest.get(name)) for name in ("gamma", "delta", "share")},
+        "mirror images": "yes" if manifest.get("flip") else "no",
         "seed": str(job["seed"]),
         "made with": versions,
     }

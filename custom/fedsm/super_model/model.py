@@ -28,11 +28,12 @@ from fedsm.data.intensity import IntensityError
 from fedsm.data.site_folder import match_channels, read_image
 from fedsm.nets import build_unet, check_sizes
 from fedsm.selectors.inference import GLOBAL, THRESHOLD, personal
-from fedsm.selectors.selection import Selection, choose, weights_of
+from fedsm.selectors.policy import Policy, mirrored_too, policy_problem, probabilities_of, read_policy
+from fedsm.selectors.selection import Selection, apply_policy, weights_of
 from fedsm.super_model.artefact import load_super_model
 from fedsm.super_model.labels import compose, mask_table
 from fedsm.super_model.prediction import BatchPrediction, Prediction, join, labels_at
-from fedsm.tracks import build_inference_selector, selection_rule
+from fedsm.tracks import build_inference_selector, knows_distance, selection_rule
 
 SELECTOR = "selector"
 
@@ -45,8 +46,9 @@ class SuperModel:
         manifest: its manifest.
         sites: names of the sites, in index order.
         models: names of all models, `global` first, then the sites'.
-        available: those of them that it holds.
-        rule: how its selector's output is used (`fedsm.selectors.inference`); None without a selector.
+        available: those of them that are there.
+        rule: how its selector is read (`fedsm.selectors.inference`); None without a selector.
+        policy: its thresholds and mixtures, as they were chosen on the validation images.
     """
 
     def __init__(self, settings: JobSettings, manifest: dict, networks: dict[str, Tensors], device: torch.device):
@@ -54,7 +56,7 @@ class SuperModel:
         self.sites: list[str] = manifest["sites"]
         self.models = [GLOBAL, *map(personal, self.sites)]
         self.available = [name for name in self.models if name in networks]
-        self.gamma: float | None = manifest.get("gamma")
+        self.policy = read_policy(manifest, "the super model's manifest")
         self.blend_gamma: float | None = manifest.get("blend_gamma")  # None: soft selection was not scored
         self.rule = selection_rule(settings) if SELECTOR in networks else None
         self._networks = networks
@@ -130,28 +132,27 @@ class SuperModel:
             raise UserError(f"network {name!r} of the super model does not fit its settings ({reason})") from e
 
     @torch.no_grad()
-    def select(self, images: torch.Tensor, gamma: float | None = None) -> Selection:
-        """Which model segments each image of a batch (B, C, S, S) in 0..1: Algorithm 2.
+    def select(self, images: torch.Tensor, policy: Policy | None = None) -> Selection:
+        """Which model segments each image of a batch (B, C, S, S) in 0..1; `policy`: another than its own.
 
         Without a selector it is the global model.
 
         Raises:
-            UserError: there is neither a selector nor a global model, or gamma cannot be used.
+            UserError: there is neither a selector nor a global model.
         """
-        gamma = self._gamma(gamma)
         if self.rule is None:
             if GLOBAL not in self.available:
                 raise UserError(
                     "the super model has neither a selector nor a global model", remedy=f"name a site: {self._names()}"
                 )
-            return Selection(torch.zeros(len(images), dtype=torch.long), None, None)
+            return Selection(torch.zeros(len(images), dtype=torch.long))
         yhat, distance = self.selector.probabilities_and_distance(images.to(self.device))
-        return Selection(choose(yhat, self.rule, gamma), yhat, distance)
+        return apply_policy(yhat, distance, self.rule, policy or self.policy)
 
     @torch.no_grad()
     def predict_batch(
-        self, images: torch.Tensor, site: str | None = None, use_global: bool = False, gamma: float | None = None,
-        blend: bool = False,
+        self, images: torch.Tensor, site: str | None = None, use_global: bool = False, blend: bool = False,
+        **changes: Any,
     ) -> BatchPrediction:  # fmt: skip
         """Predicts (B, C, S, S) images in 0..1; each network gets its images as one batch.
 
@@ -159,31 +160,30 @@ class SuperModel:
             images: as `to_pixels` gives them, S the size of training.
             site: take this site's personal model.
             use_global: take the global model.
-            gamma: a threshold instead of the one chosen on the validation images (with `blend`: the one chosen for soft
-                selection, if that was scored).
             blend: soft selection: the two most probable models share an image.
+            **changes: other values of the policy than its own: `gamma` (with `blend`: of soft selection), `delta`,
+                `share`, `flip`.
 
         Raises:
             UserError: the super model does not have this model, or the options do not fit the selector.
         """
-        self.check(site, use_global, gamma, blend)
-        gamma = self._gamma(gamma, blend)
+        self.check(site, use_global, blend, **changes)
+        policy = self._policy(blend, changes)
         images = images.to(self.device)
         forced = GLOBAL if use_global else personal(site) if site is not None else None
         if forced and self.rule is None:
-            selection = Selection(torch.zeros(len(images), dtype=torch.long), None, None)
+            selection = Selection(torch.zeros(len(images), dtype=torch.long))
         else:
-            selection = self.select(images, gamma)
+            selection = self.select(images, policy)
         if forced:
             selection = selection._replace(choices=torch.full((len(images),), self.models.index(forced)))
-            weights = weights_of(selection, len(self.models), None, None, False)
-        else:
-            weights = weights_of(selection, len(self.models), self.rule, gamma, blend)
-        return BatchPrediction(self._segment(images, weights), weights, selection)
+        rule = None if forced else self.rule
+        weights = weights_of(selection, len(self.models), rule, policy, blend)
+        return BatchPrediction(self._segment(images, weights, policy.flip), weights, selection)
 
     def predict(
-        self, image: str | Path | np.ndarray, site: str | None = None, use_global: bool = False,
-        gamma: float | None = None, blend: bool = False,
+        self, image: str | Path | np.ndarray, site: str | None = None, use_global: bool = False, blend: bool = False,
+        **changes: Any,
     ) -> Prediction:  # fmt: skip
         """Predicts a file or an array; the options are those of `predict_batch`.
 
@@ -195,8 +195,10 @@ class SuperModel:
             UserError: an image that cannot be used.
         """
         pixels, size = self.read(image)
-        batches = pixels.split(self.settings.batch_size)
-        slices = [p for b in batches for p in self.finish(self.predict_batch(b, site, use_global, gamma, blend), size)]
+        batches = [
+            self.predict_batch(b, site, use_global, blend, **changes) for b in pixels.split(self.settings.batch_size)
+        ]
+        slices = [p for batch in batches for p in self.finish(batch, size)]
         return slices[0] if len(slices) == 1 else join(slices)
 
     def read(self, image: str | Path | np.ndarray) -> tuple[torch.Tensor, tuple[int, int]]:
@@ -220,8 +222,8 @@ class SuperModel:
             raise UserError(e.message, file=name, remedy=e.remedy) from e
 
     def finish(self, batch: BatchPrediction, size: tuple[int, int]) -> list[Prediction]:
-        """The predictions of a batch, in the size (H, W) of its images."""
-        yhat, distance = batch.selection.yhat, batch.selection.distance
+        """A batch of images of one size to predictions in that size."""
+        yhat, distance, foreign = batch.selection[1:]
         return [
             Prediction(
                 compose(labels_at(output, size), self._table),
@@ -229,13 +231,12 @@ class SuperModel:
                 None if yhat is None else yhat[row].max().item(),
                 None if distance is None else distance[row].item(),
                 output,
+                None if foreign is None else bool(foreign[row]),
             )
             for row, output in enumerate(batch.probabilities.cpu())
         ]
 
-    def check(
-        self, site: str | None = None, use_global: bool = False, gamma: float | None = None, blend: bool = False
-    ) -> None:
+    def check(self, site: str | None = None, use_global: bool = False, blend: bool = False, **changes: Any) -> None:
         """Refuses options that do not fit this super model.
 
         Raises:
@@ -250,20 +251,21 @@ class SuperModel:
             raise UserError(f"the super model has no network {wanted!r}", remedy=f"it has {', '.join(self.available)}")
         if blend and (self.rule != THRESHOLD or wanted):
             raise UserError("soft selection needs a selector with a threshold, and neither a site nor the global model")
-        self._gamma(gamma)
+        given = [name for name, value in changes.items() if value is not None and name != "flip"]
+        if given and self.rule != THRESHOLD:
+            raise UserError(f"{given[0]} cannot be used: the super model has no selector, or one without a threshold")
+        if changes.get("delta") is not None and not knows_distance(self.settings):
+            raise UserError("delta cannot be used: a trained selector knows no distance of an image")
+        if problem := policy_problem(self._policy(blend, changes)):
+            raise UserError(problem)
         if not wanted and self.rule is None:
             self.select(torch.empty(0))
 
-    def _gamma(self, given: float | None, blend: bool = False) -> float | None:
-        if given is None:
-            return self.blend_gamma if blend and self.blend_gamma is not None else self.gamma
-        if self.rule != THRESHOLD:
-            raise UserError("gamma cannot be used: the super model has no selector, or one without a threshold")
-        if not 0 <= given <= 1:
-            raise UserError(f"gamma must be in [0, 1], got {given}")
-        return given
+    def _policy(self, blend: bool, changes: dict[str, Any]) -> Policy:
+        own = self.policy.changed(gamma=self.blend_gamma) if blend else self.policy
+        return own.changed(**changes)
 
-    def _segment(self, images: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    def _segment(self, images: torch.Tensor, weights: torch.Tensor, flip: bool) -> torch.Tensor:
         """The weighted probabilities of the networks; each network only sees the images in which it has a share."""
         task = self.settings.task
         output = images.new_zeros(len(images), len(task.labels), *images.shape[-2:])
@@ -271,7 +273,8 @@ class SuperModel:
             rows = weights[:, column].nonzero()[:, 0].to(images.device)
             if len(rows):
                 share = weights[:, column].to(images.device)[rows, None, None, None]
-                output[rows] += share * self.net(name)(images[rows]).sigmoid().nan_to_num(0.0)  # as `mix`
+                found = probabilities_of(self.net(name), images[rows])
+                output[rows] += share * (mirrored_too(self.net(name), images[rows], found) if flip else found)
         return output
 
     def _model_name(self, weights: torch.Tensor) -> str:

@@ -91,7 +91,7 @@ def _properties(model: SuperModel) -> dict[str, str]:
         "intensity": task.intensity,
         "labels": task.labels,
         "models": model.models,
-        "gamma": model.gamma,
+        **model.policy.to_dict(),
         "run_id": model.manifest.get("run_id"),
     }
     return {key: value if isinstance(value, str) else json.dumps(value) for key, value in content.items()}

@@ -22,18 +22,18 @@ class BatchPrediction(NamedTuple):
 
     def rows(self, rows: slice) -> BatchPrediction:
         """Some images of the batch."""
-        choices, yhat, distance = self.selection
-        some = Selection(choices[rows], _rows(yhat, rows), _rows(distance, rows))
+        choices, *rest = self.selection
+        some = Selection(choices[rows], *(_rows(values, rows) for values in rest))
         return BatchPrediction(self.probabilities[rows], self.weights[rows], some)
 
     @staticmethod
     def cat(batches: list[BatchPrediction]) -> BatchPrediction:
         """Several batches as one."""
-        choices, yhat, distance = zip(*(batch.selection for batch in batches), strict=True)
+        choices, *rest = zip(*(batch.selection for batch in batches), strict=True)
         return BatchPrediction(
             torch.cat([batch.probabilities for batch in batches]),
             torch.cat([batch.weights for batch in batches]),
-            Selection(torch.cat(choices), _cat(yhat), _cat(distance)),
+            Selection(torch.cat(choices), *map(_cat, rest)),
         )
 
 
@@ -52,14 +52,16 @@ class Prediction:
     """The super model's prediction for an image.
 
     Attributes:
-        mask: (H, W) the task's mask values, in the image's own size; for a volume (slices, H, W), in the order and
-            orientation of `fedsm.data.readers.read`.
-        model: the network that was used; for a volume the one that was used most.
-        confidence: max yhat of the selector, for a volume the slices' mean; None without a selector.
-        distance: Mahalanobis distance to the nearest site's images, for a volume the slices' mean: how foreign the
-            image is. None for a trained selector.
+        mask: (H, W) the task's mask values, in the image's own size; of a volume (slices, H, W), in the order and
+            orientation in which `fedsm.data.readers.read` gives it.
+        model: the network that was used; of a volume the one that was used most.
+        confidence: max yhat of the selector, of a volume the slices' mean; None without a selector.
+        distance: distance to the nearest site's images, in units of what is usual there; of a volume the slices' mean.
+            None for a trained selector.
+        output: (L, S, S) probabilities in the network's own size; of a volume (slices, L, S, S).
+        foreign: whether the image is farther from every site than the super model's delta, so that the global model
+            segments it; of a volume whether most slices are. None where nobody can tell.
         slices: a volume's slices; empty for a picture.
-        output: (L, S, S) probabilities in the network's own size; for a volume (slices, L, S, S).
     """
 
     mask: np.ndarray
@@ -67,6 +69,7 @@ class Prediction:
     confidence: float | None
     distance: float | None
     output: torch.Tensor
+    foreign: bool | None = None
     slices: tuple[Prediction, ...] = ()
 
     @property
@@ -101,5 +104,6 @@ def join(slices: list[Prediction]) -> Prediction:
         confidence,
         distance,
         torch.stack([s.output for s in slices]),
+        None if slices[0].foreign is None else 2 * sum(bool(s.foreign) for s in slices) > len(slices),
         tuple(slices),
     )

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from fedsm.selectors.inference import GLOBAL, MIXTURE
+from fedsm.selectors.policy import Policy
 from fedsm.super_model.model import SuperModel
 
 OUTPUTS = ("probabilities", "choice", "yhat", "distance")
@@ -43,12 +44,14 @@ class ScriptedSuperModel(nn.Module):
         personal one of site k), yhat (B, K or K + 1), distance (B,), NaN if the selector gives none.
     """
 
-    def __init__(self, select: nn.Module, nets: list[nn.Module], labels: int, mixture: bool):
+    def __init__(self, select: nn.Module, nets: list[nn.Module], labels: int, mixture: bool, policy: Policy):
         super().__init__()
         self.select = select
         self.nets = nn.ModuleList(nets)
         self.labels = labels
         self.mixture = mixture
+        self.share = float(policy.share)
+        self.flip = policy.flip
 
     def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         choice, yhat, distance = self.select(images)
@@ -56,12 +59,25 @@ class ScriptedSuperModel(nn.Module):
             [images.shape[0], self.labels, images.shape[2], images.shape[3]], dtype=images.dtype, device=images.device
         )
         for m, net in enumerate(self.nets):
-            if self.mixture:
-                output = output + yhat[:, m].reshape(-1, 1, 1, 1).to(images.device) * net(images).sigmoid()
+            # The mixture takes all networks. With a share, the global one (0) has a part in every image.
+            every = self.mixture or (m == 0 and self.share > 0)
+            if every:
+                rows = torch.arange(images.shape[0], device=images.device)
             else:
                 rows = (choice == m).nonzero().reshape(-1).to(images.device)
-                if rows.numel() > 0:
-                    output = output.index_copy(0, rows, net(images.index_select(0, rows)).sigmoid())
+            if rows.numel() > 0:
+                seen = images.index_select(0, rows)
+                found = net(seen).sigmoid()
+                if self.flip:
+                    found = (found + net(seen.flip([3])).sigmoid().flip([3])) / 2
+                if self.mixture:
+                    weight = yhat[:, m].to(images.device)
+                elif every:
+                    weight = self.share + (1 - self.share) * (choice == 0).to(images.dtype).to(images.device)
+                else:
+                    weight = torch.full([rows.shape[0]], 1 - self.share, dtype=images.dtype, device=images.device)
+                part = output.index_select(0, rows) + weight.reshape(-1, 1, 1, 1) * found
+                output = output.index_copy(0, rows, part)
         return output, choice, yhat, distance
 
 
@@ -110,5 +126,6 @@ def script_super_model(model: SuperModel) -> torch.jit.ScriptModule:
         warnings.simplefilter("ignore")
         select = torch.jit.trace(_Selecting(model), example, check_trace=False)
         nets = [torch.jit.trace(model.net(name), example, check_trace=False) for name in names]
-        module = ScriptedSuperModel(select, nets, len(task.labels), model.rule == MIXTURE)
+        mixture, policy = model.rule == MIXTURE, model.policy if model.rule else model.policy.changed(share=0.0)
+        module = ScriptedSuperModel(select, nets, len(task.labels), mixture, policy)
         return torch.jit.script(module.eval())

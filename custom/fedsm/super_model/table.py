@@ -29,7 +29,7 @@ def columns(task: TaskSettings) -> list[str]:
     """The table's header."""
     areas = [f"{label}_{unit}" for label in task.labels for unit in ("pixels", "mm2")]
     ratio = [_RATIO] if {"disc", "cup"} <= set(task.labels) else []
-    return ["file", "slice", "model", "confidence", "distance", "seconds", *areas, *ratio]
+    return ["file", "slice", "model", "confidence", "distance", "foreign", "seconds", *areas, *ratio]
 
 
 def row_cells(row: Row, task: TaskSettings) -> dict[str, str]:
@@ -41,6 +41,7 @@ def row_cells(row: Row, task: TaskSettings) -> dict[str, str]:
         "model": p.model,
         "confidence": "" if p.confidence is None else f"{p.confidence:.4f}",
         "distance": "" if p.distance is None else f"{p.distance:.3f}",
+        "foreign": "" if p.foreign is None else "foreign" if p.foreign else "no",
         "seconds": f"{row.seconds:.3f}",
     }
     for name, label in zip(task.labels, row.labels, strict=True):

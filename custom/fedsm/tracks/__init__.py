@@ -192,6 +192,12 @@ def selection_rule(settings: JobSettings) -> str | None:
     return kind_of("selector", spec).rule if spec else None
 
 
+def knows_distance(settings: JobSettings) -> bool:
+    """Whether the selector can tell how foreign an image is: only Gaussian classes have a distance."""
+    spec = settings.tracks.get("selector")
+    return spec is not None and kind_of("selector", spec).selector is StatisticsSelector
+
+
 def lam_of(settings: JobSettings) -> float | None:
     """SoftPull's lam; None where the personal track is of another kind."""
     spec = settings.tracks.get("personal", {})

@@ -68,7 +68,7 @@ class EnsembleClient(SelectorClient):
         """The mixture's probabilities (B, L, H, W)."""
         with torch.no_grad():
             logits = torch.stack([net(images) for net in self._nets])
-        return mix(self.learner.forward(images).softmax(1), logits)
+        return mix(self.learner.forward(images).softmax(1), logits.sigmoid().nan_to_num(0.0))
 
     def loss(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
         """The Dice loss of the mixture."""

@@ -9,9 +9,9 @@ With d(x) a descriptor of an image, site k sends once n_k, s_k = sum d and Q_k =
     yhat  = softmax(-m / 2)
 
 It is exactly what pooling all images would give, so there is no drift; a site joins or leaves by adding or
-subtracting its sums; min_k m_k says how foreign an image is. Sums that no images could have are refused
-(`possible_sums`), a site whose images scatter far more widely than the others' is left out of Sigma, and no site weighs
-more there than `max_share` allows (`covariance_weights`).
+subtracting its sums; min_k m_k, in units of what is usual at that site (`typical_distances`), says how foreign an image
+is. Sums that no images can have are refused (`possible_sums`), a site whose images scatter far more widely than the
+others' is left out of Sigma, and none weighs more there than `max_share` allows (`covariance_weights`).
 
 The descriptors `image` and `image+random` need no training: their sums go up before round 1 and a is chosen on
 validation data after the last. `encoder` uses the encoder of the last global model: its sums go up after the last
@@ -45,7 +45,14 @@ from fedsm.selectors.descriptor import (
     image_scale,
     length_of,
 )
-from fedsm.selectors.gaussian import StatisticsSelector, classes_of, flat_sums, sums_by_site, sums_template
+from fedsm.selectors.gaussian import (
+    StatisticsSelector,
+    classes_of,
+    flat_sums,
+    sums_by_site,
+    sums_template,
+    typical_distances,
+)
 from fedsm.selectors.network_features import encoder_weights
 from fedsm.selectors.possible_sums import sums_problem
 from fedsm.selectors.private_sums import PrivateSums
@@ -173,7 +180,9 @@ class StatisticsServer(ServerTrack):
             "shrinkage": torch.tensor(self.shrinkage, dtype=torch.float64),
             "descriptor": torch.tensor(DESCRIPTORS.index(self._descriptor)),
         }
-        return classes_of(self._sums, self.sites, self._weights()[0]) | scalars | prefixed("encoder", encoder)
+        classes = classes_of(self._sums, self.sites, self._weights()[0])
+        typical = typical_distances(classes, self._sums, self.sites, self.shrinkage)
+        return classes | {"typical": typical} | scalars | prefixed("encoder", encoder)
 
     def expects(self, phase: Phase) -> Tensors:
         return self._template if phase == self._phase else {}
@@ -247,4 +256,5 @@ class StatisticsServer(ServerTrack):
         """The classes of the other sites' sums: to the bit what they would be if the site had never been there."""
         rest = [s for s in self.sites if s != site]
         sums = sums_by_site(files[f"{self.name}.sums"])
-        return model | classes_of(sums, rest, covariance_weights(sums, self.settings.max_share, self._scale)[0])
+        classes = classes_of(sums, rest, covariance_weights(sums, self.settings.max_share, self._scale)[0])
+        return model | classes | {"typical": typical_distances(classes, sums, rest, model["shrinkage"].item())}

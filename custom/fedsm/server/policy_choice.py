@@ -1,0 +1,109 @@
+"""The federation chooses how its super model uses the selector, from the sites' validation scores.
+
+No test image and no image of another source has a part in it. Each score of a site is taken against the site's own mean
+over all policies, then the trimmed mean over sites: one of four or more sites cannot decide, whatever it reports.
+
+1. gamma, share and flip together: the best. A policy that costs fewer runs of a network is taken instead if it is at
+   most `WORTH` below: twice the time for less than that is not worth it. Among equal gammas the largest: it costs
+   nothing on these images and sends more images of other sources to the global model.
+2. delta, at that share: the smallest whose cost, in the sites' own images that it sends to the global model, is at most
+   `delta_cost`. A smaller one keeps more foreign images from a personal model that does not fit them.
+"""
+
+from __future__ import annotations
+
+from fedsm.core.settings import JobSettings
+from fedsm.core.shares import trimmed_mean
+from fedsm.selectors.policy import Policy, shares_of
+
+WORTH = 0.001
+_DIGITS = 12  # equal scores are equal in any order of summation
+
+
+def choose_policy(validations: dict[str, dict], settings: JobSettings) -> Policy:
+    """The policy of the super model.
+
+    Args:
+        validations: site -> what `validate_candidates` gave.
+        settings: the job's settings.
+
+    Returns:
+        without a selector only its flip means something.
+    """
+    best = _best_mixture(validations, settings)
+    if best is None:
+        return Policy()
+    delta = None if best.gamma is None else _smallest_delta(validations, best.share, settings)
+    return best.changed(delta=delta)
+
+
+def choose_gamma(validations: dict[str, dict], gammas: list[float | None], how: str = "dice") -> float | None:
+    """The gamma of hard selection alone; `how`: `dice`, or `blend` of soft selection."""
+    curves = [[_mean(row[how]) for row in v["gammas"]] for v in validations.values() if v["gammas"]]
+    if not curves or gammas == [None]:
+        return None
+    return max((gain, gamma) for gain, gamma in zip(_gains(curves), gammas, strict=True) if gamma is not None)[1]
+
+
+def policy_score(validation: dict, policy: Policy, settings: JobSettings) -> float:
+    """One site's validation Dice at a policy, leaving delta out."""
+    row = next(r for r in validation["mixtures"] if (r["share"], r["flip"]) == (policy.share, policy.flip))
+    return row["dice"][0 if policy.gamma is None else settings.gammas.index(policy.gamma)]
+
+
+def policy_table(validations: dict[str, dict], settings: JobSettings) -> list[dict]:
+    """One row per share and flip, at its best gamma, for results.json: how much it gains over plain hard selection.
+
+    Returns:
+        rows with `share`, `flip`, `gamma`, `networks` (runs of a network for one image) and `gain`, the trimmed mean
+        over sites of the validation Dice against the first row's.
+    """
+    policies, gains = _mixtures(validations, settings)
+    rows: dict[tuple[float, bool], dict] = {}
+    for policy, gain in zip(policies, gains, strict=True):
+        held = rows.get((policy.share, policy.flip))
+        if held is None or (gain, policy.gamma or 0) > (held["gain"], held["gamma"] or 0):
+            row = {"share": policy.share, "flip": policy.flip, "gamma": policy.gamma, "networks": policy.networks}
+            rows[(policy.share, policy.flip)] = row | {"gain": gain}
+    first = next(iter(rows.values()))["gain"] if rows else 0.0
+    return [row | {"gain": round(row["gain"] - first, 6)} for row in rows.values()]
+
+
+def _best_mixture(validations: dict[str, dict], settings: JobSettings) -> Policy | None:
+    policies, gains = _mixtures(validations, settings)
+    if not policies:
+        return None
+    close = [(p, g) for p, g in zip(policies, gains, strict=True) if g >= max(gains) - WORTH]
+    cheapest = min(p.networks for p, _ in close)
+    return max(((g, p.gamma or 0.0, p) for p, g in close if p.networks == cheapest), key=lambda found: found[:2])[2]
+
+
+def _mixtures(validations: dict[str, dict], settings: JobSettings) -> tuple[list[Policy], list[float]]:
+    """Every policy that was tried, and what it gains over their mean."""
+    tried = [v["mixtures"] for v in validations.values() if v["mixtures"]]
+    if not tried:
+        return [], []
+    gammas = [row["gamma"] for row in next(iter(validations.values()))["gammas"]] or [None]
+    policies = [Policy(gamma, None, row["share"], row["flip"]) for row in tried[0] for gamma in gammas]
+    return policies, _gains([[dice for row in rows for dice in row["dice"]] for rows in tried])
+
+
+def _smallest_delta(validations: dict[str, dict], share: float, settings: JobSettings) -> float | None:
+    """None where every delta costs too much, or the selector knows no distance."""
+    tables = [v["deltas"] for v in validations.values() if v["deltas"]]
+    number = shares_of(settings).index(share)
+    for i, row in enumerate(tables[0] if tables else []):
+        losses = [rows[-1]["dice"][number] - rows[i]["dice"][number] for rows in tables]
+        if round(trimmed_mean(losses), _DIGITS) <= settings.delta_cost:
+            return row["delta"]
+    return None
+
+
+def _gains(curves: list[list[float]]) -> list[float]:
+    """For each position of the sites' curves the trimmed mean of what is above the site's own mean."""
+    above = [[value - sum(curve) / len(curve) for value in curve] for curve in curves]
+    return [round(trimmed_mean(list(column)), _DIGITS) for column in zip(*above, strict=True)]
+
+
+def _mean(by_label: dict[str, float]) -> float:
+    return sum(by_label.values()) / len(by_label)

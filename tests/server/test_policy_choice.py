@@ -1,0 +1,93 @@
+"""How the federation chooses its policy from validation scores, by hand."""
+
+import pytest
+
+from fedsm.selectors.policy import Policy
+from fedsm.server.policy_choice import choose_policy
+from tests.helpers.small_jobs import small_settings
+
+GAMMAS = [0.0, 0.9]
+SHARES = [0.0, 0.4]
+SIX = [f"site-{k}" for k in range(1, 7)]
+
+
+def settings(**given):
+    values = {"selection": "best", "gammas": GAMMAS, "shares": SHARES, "deltas": [1.0, 1.5, 2.0]}
+    return small_settings(**(values | given))
+
+
+def answer(plain=(0.70, 0.69), shared=(0.70, 0.69), flipped=(0.70, 0.69), both=(0.70, 0.69), deltas=()) -> dict:
+    """A site's scores at both gammas; `deltas`: (Dice without, Dice with the share) at 1, 1.5, 2 and without limit."""
+    rows = {(0.0, False): plain, (0.4, False): shared, (0.0, True): flipped, (0.4, True): both}
+    return {
+        "images": 10,
+        "gammas": [{"gamma": g, "dice": {"disc": v}} for g, v in zip(GAMMAS, plain, strict=True)],
+        "mixtures": [{"share": s, "flip": f, "dice": list(v)} for (s, f), v in rows.items()],
+        "deltas": [{"delta": d, "dice": list(v)} for d, v in zip([1.0, 1.5, 2.0, None], deltas, strict=False)],
+    }
+
+
+def chosen(one: dict, sites=("a", "b"), **given) -> Policy:
+    return choose_policy(dict.fromkeys(sites, one), settings(**given))
+
+
+def test_the_best_on_validation_is_taken():
+    assert chosen(answer(both=(0.75, 0.74))) == Policy(0.0, None, 0.4, True)
+    assert chosen(answer(shared=(0.71, 0.72))) == Policy(0.9, None, 0.4, False)
+    assert chosen(answer(flipped=(0.70, 0.73))) == Policy(0.9, None, 0.0, True)
+
+
+def test_a_dearer_policy_must_be_worth_it():
+    """Four runs of a network gain 0.0005 over two (not worth it), and two gain 0.02 over one (worth it)."""
+    assert chosen(answer(shared=(0.72, 0.69), both=(0.7205, 0.69))) == Policy(0.0, None, 0.4, False)
+    assert chosen(answer(shared=(0.7005, 0.69), both=(0.7009, 0.69))) == Policy(0.0)
+
+
+def test_of_equal_gammas_the_largest():
+    assert chosen(answer(plain=(0.7, 0.7))) == Policy(0.9)
+
+
+def test_delta_is_the_smallest_that_costs_no_more_than_it_may():
+    """At the share of 0.4 the limits 1, 1.5, 2 cost 0.01, 0.0008, 0: 1.5 is the smallest at most 0.001."""
+    deltas = [(0.60, 0.710), (0.65, 0.7192), (0.70, 0.72), (0.70, 0.72)]
+    assert chosen(answer(shared=(0.72, 0.71), deltas=deltas)).delta == 1.5
+    assert chosen(answer(shared=(0.72, 0.71), deltas=deltas), delta_cost=0.0).delta == 2.0
+    assert chosen(answer(shared=(0.72, 0.71), deltas=deltas), delta_cost=0.02).delta == 1.0
+    dear = [(0.6, 0.6)] * 3 + [(0.70, 0.72)]
+    assert chosen(answer(shared=(0.72, 0.71), deltas=dear)).delta is None, "each costs too much"
+    assert chosen(answer()).delta is None, "the selector knows no distance"
+
+
+def test_without_a_selector_only_the_flip_is_chosen():
+    rows = [{"share": 0.0, "flip": flip, "dice": [dice]} for flip, dice in ((False, 0.7), (True, 0.71))]
+    one = {"images": 10, "gammas": [], "mixtures": rows, "deltas": []}
+    assert chosen(one) == Policy(None, None, 0.0, True)
+
+
+def test_algorithm_2_is_one_setting():
+    one = answer()
+    one["mixtures"] = one["mixtures"][:1]
+    assert chosen(one, selection="algorithm2") == Policy(0.0)
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        answer(
+            plain=(1.0, 0.0),
+            shared=(0.0, 0.0),
+            flipped=(0.0, 0.0),
+            both=(0.0, 0.0),
+            deltas=[(1.0, 1.0)] * 3 + [(0.0, 0.0)],
+        ),
+        answer(both=(1.0, 0.0), deltas=[(0.0, 0.0)] * 3 + [(1.0, 1.0)]),
+    ],
+)
+def test_one_of_six_sites_cannot_choose(forged):
+    """Five honest sites gain 0.02 by the share and lose 0.01 by the smallest limit. The sixth changes nothing."""
+    honest = answer(shared=(0.72, 0.71), deltas=[(0.60, 0.71), (0.69, 0.72), (0.70, 0.72), (0.70, 0.72)])
+    expected = Policy(0.0, 1.5, 0.4, False)
+    assert choose_policy(dict.fromkeys(SIX, honest), settings()) == expected
+    assert (
+        choose_policy(dict.fromkeys(SIX[:5], honest) | {"site-6": forged | {"images": 10**6}}, settings()) == expected
+    )
