@@ -166,23 +166,26 @@ def test_validation_score_of_personal_models_is_pooled_over_images():
     assert validation_score("personal_own", content) == pytest.approx(0.6)
 
 
-def test_leave_one_out_reports_three_gammas(tmp_path):
-    """4 images: gamma 0 takes no global model, 0.5 was chosen on validation images, 1 is the best in hindsight."""
+def test_leave_one_out_reports_the_super_model_and_three_gammas(tmp_path):
+    """4 images: gamma 0 takes no global model, 0.5 was chosen on validation images, 1 is the best in hindsight. The
+    super model finds 3 of 4 images foreign."""
 
     def row(gamma, dice, n_global):
         return {"gamma": gamma, "dice": {"x": dice}, "selected": {"global": n_global, "personal.b": 4 - n_global}}
 
     rows = [row(0.0, 0.2, 0), row(0.5, 0.3, 1), row(1.0, 0.6, 4)]
-    unseen = {"site": "a", "gamma": 0.5, "evaluation": {"images": 4, "gammas": rows, "dice": {"global": {"x": 0.6}}}}
-    assert [r["gamma"] for r in gammas_of(unseen).values()] == [0.0, 0.5, 1.0]
-    tried = unseen | {"evaluation": {"gammas": rows[:0:-1]}}
-    assert list(gammas_of(tried)) == ["gamma of validation", "best gamma (hindsight)"], "0 was not tried"
+    evaluation = {"images": 4, "gammas": rows, "dice": {"global": {"x": 0.6}}, "policy": row(0.3, 0.5, 3)}
+    policy = {"gamma": 0.3, "delta": 1.5, "share": 0.0, "flip": False}
+    unseen = {"site": "a", "policy": policy, "hard_gamma": 0.5, "evaluation": evaluation}
+    assert [r["gamma"] for r in gammas_of(unseen).values()] == [0.3, 0.0, 0.5, 1.0]
+    tried = unseen | {"policy": policy | {"delta": None}, "evaluation": evaluation | {"gammas": rows[:0:-1]}}
+    assert list(gammas_of(tried)) == ["gamma of validation", "best gamma (hindsight)"], "0 was not tried, and the policy is plain"
     experiment = build("{leave_one_out: true, runs: {S: {}, G: {from: S, show: global}}}", out=tmp_path)
     validation = {"best": {"global": {"score": 1}}, "super_model": 1}
     outcomes = {("S", None, 0): [{"unseen": unseen, "gamma": 0.5, "validation": validation}]}
     lines = {line.name: line.cells for line in table_lines(experiment, outcomes, SITES)}
     assert lines["G"] == {"a": [0.6], "b": [None], "avg": [None]}
-    assert [lines[f"S: {g}"]["a"] for g in gammas_of(unseen)] == [[0.2], [0.3], [0.6]]
+    assert [lines[f"S: {g}"]["a"] for g in gammas_of(unseen)] == [[0.5], [0.2], [0.3], [0.6]]
     chosen = {line.name: line.cells for line in table_lines(experiment, outcomes, SITES, selection=True)}
     assert chosen["S: gamma of validation: unseen a"] == {
         "global": [0.25], "a": [None], "b": [0.75], "gamma": [0.5], "Dice": [0.3],

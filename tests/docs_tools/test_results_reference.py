@@ -37,7 +37,7 @@ def run(tmp_path_factory, data_root) -> Path:
     """A run in which everything happens that results.json can tell of."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(record, "MOST_NOTES", 1)
-        settings = small_settings(rounds=2, blend=True, min_sites=1)
+        settings = small_settings(rounds=2, blend=True, min_sites=1, selection="best")
         folder = tmp_path_factory.mktemp("run")
         federation = Federation(folder, data_root, settings, SITES, fault=troubles, site_settings=PRIVATE).run()
     assert federation.panic is None
@@ -101,7 +101,7 @@ def test_a_key_too_many_and_one_too_few_are_noticed(run):
 
 def test_what_a_row_says():
     page = table(ResultsFile, absent=True)
-    assert "| `gamma` | number or null | The threshold of Algorithm 2: the best" in page
+    assert "| `gamma` | number or null | How sure the selector must be: the best" in page
     assert "| `test.global.per_site.SITE` | number or null | Mean Dice of the site's test images" in page
     assert "| `refused[].reason` | text | Why. |" in page
     assert "| `wire.down_bytes.SITE` | list of whole numbers | To the site, in each round" in page

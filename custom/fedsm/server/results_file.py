@@ -48,8 +48,8 @@ class DiceTables(Described):
     personal_own: DiceRow | None = Field(default=None, description="Each site's own personal model.")
     algorithm2: DiceRow | None = Field(
         default=None,
-        description="The paper's Algorithm 2 at `hard_gamma` with the same networks; absent with `selection: algorithm2`,"
-        " where it is the super model.",
+        description="The paper's Algorithm 2 at `hard_gamma` with the same networks; absent with `selection:"
+        " algorithm2`, where it is the super model.",
     )
     super_model: DiceRow | None = Field(
         default=None, description="The super model, with `gamma`, `delta`, `share` and `flip`."
@@ -188,12 +188,12 @@ class ResultsFile(Described):
     selector: str = Field(description="The kind of selector; `none` without one.")
     lam: float | None = Field(description="SoftPull's own share; null for a method without it.")
     gamma: float | None = Field(
-        description="How sure the selector must be: the best on the validation images, together with `share` and `flip`,"
-        " by the trimmed mean over sites, the largest of equals; null without a threshold."
+        description="How sure the selector must be: the best on the validation images, together with `share` and"
+        " `flip`, by the trimmed mean over sites, the largest of equals; null without a threshold."
     )
     delta: float | None = Field(
-        description="The distance beyond which an image is foreign and goes to the global model: the smallest that costs"
-        " at most `delta_cost` on the validation images; null: no limit."
+        description="The distance beyond which an image is foreign and goes to the global model: the smallest that"
+        " costs at most `delta_cost` on the validation images; null: no limit."
     )
     share: float = Field(description="The global model's share beside a personal one.")
     flip: bool = Field(description="Whether mirror images are predicted as well.")
