@@ -179,7 +179,9 @@ def test_leave_one_out_reports_the_super_model_and_three_gammas(tmp_path):
     unseen = {"site": "a", "policy": policy, "hard_gamma": 0.5, "evaluation": evaluation}
     assert [r["gamma"] for r in gammas_of(unseen).values()] == [0.3, 0.0, 0.5, 1.0]
     tried = unseen | {"policy": policy | {"delta": None}, "evaluation": evaluation | {"gammas": rows[:0:-1]}}
-    assert list(gammas_of(tried)) == ["gamma of validation", "best gamma (hindsight)"], "0 was not tried, and the policy is plain"
+    assert list(gammas_of(tried)) == ["gamma of validation", "best gamma (hindsight)"], (
+        "0 was not tried, and the policy is plain"
+    )
     experiment = build("{leave_one_out: true, runs: {S: {}, G: {from: S, show: global}}}", out=tmp_path)
     validation = {"best": {"global": {"score": 1}}, "super_model": 1}
     outcomes = {("S", None, 0): [{"unseen": unseen, "gamma": 0.5, "validation": validation}]}
