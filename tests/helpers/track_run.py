@@ -17,7 +17,7 @@ ROUNDS = 3
 
 
 def job_with(kind: str) -> JobSettings:
-    """The smallest job in which a kind can be trained."""
+    """The smallest job in which a kind can be trained: with a U-Net of two levels."""
     track = KINDS[kind].track
     own = {"kind": kind} | ({"rounds": 1} if kind == "selector_extra" else {})
     tracks = {"global": {"kind": "fedavg"}, "personal": {"kind": "softpull", "lam": 0.7}} | {track: own}
@@ -27,7 +27,8 @@ def job_with(kind: str) -> JobSettings:
         "selector": ("global", "personal", "selector"),
     }[track]
     spec = {name: tracks[name] for name in wanted}
-    return small_settings(rounds=ROUNDS, overrides=[f"tracks={spec}"])
+    unet = ["task.unet.channels=[4,8]", "task.unet.residual_units=0"]
+    return small_settings(rounds=ROUNDS, overrides=[f"tracks={spec}", *unet])
 
 
 def images_of(index: int) -> Batch:

@@ -5,7 +5,8 @@ import torch
 
 from fedsm.core.errors import UserError
 from fedsm.core.task_settings import TaskSettings
-from fedsm.nets import VGG11, build_selector, build_unet, count_parameters
+from fedsm.nets import VGG11, build_selector, build_unet, count_parameters, try_networks
+from tests.helpers.small_jobs import small_settings
 
 
 def task(**given) -> TaskSettings:
@@ -29,6 +30,14 @@ def test_unet_default_size_and_shape():
     net = build_unet(task())
     assert count_parameters(net) / 1e6 == pytest.approx(1.6, abs=0.05)
     assert net(torch.rand(1, 3, 64, 64)).shape == (1, 2, 64, 64)
+
+
+def test_networks_are_tried_without_weights():
+    """At 8192 px an image's features alone would take 17 GB."""
+    wide = ["task.unet.channels=[64,128,256,512,1024]", "task.selector_net={head: fc}"]
+    try_networks(small_settings(size=8192, batch_size=1, overrides=wide), 6)
+    with pytest.raises(UserError, match="no network of these settings at 32 px: Expected more than 1 spatial element"):
+        try_networks(small_settings(overrides=["task.unet.channels=[4,8,8,8,8,8]"]), 6)
 
 
 def test_unet_follows_the_settings():

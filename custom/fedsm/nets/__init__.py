@@ -44,16 +44,18 @@ def check_sizes(settings: JobSettings, n_sites: int) -> None:
 
 @torch.no_grad()
 def try_networks(settings: JobSettings, n_sites: int) -> None:
-    """Builds the networks and sends one image through them, before anything costs time.
+    """Builds the networks and sends one image through the U-Net, before anything costs time.
+
+    Only shapes are computed: no weights are made, so it takes a moment and no memory, however large the networks are.
 
     Raises:
         UserError: settings that do not make a network, or one that does not fit the image size.
     """
     check_sizes(settings, n_sites)
-    image = torch.zeros(1, settings.task.channels, settings.size, settings.size)
+    side = settings.size
     try:
-        shape = build_unet(settings.task)(image).shape
-        build_selector(settings.task, n_sites)
+        with torch.device("meta"):
+            shape = build_unet(settings.task)(torch.zeros(1, settings.task.channels, side, side)).shape
     except UserError:
         raise
     except Exception as e:  # torch and MONAI have many ways to say that numbers do not fit
@@ -61,9 +63,9 @@ def try_networks(settings: JobSettings, n_sites: int) -> None:
         raise UserError(
             f"task {settings.task.name!r}: no network of these settings at {settings.size} px: {reason}"
         ) from e
-    if shape[-2:] != image.shape[-2:]:
+    if shape[-2:] != (side, side):
         raise UserError(
-            f"task {settings.task.name!r}: its U-Net turns {settings.size} px into {shape[-1]}",
+            f"task {settings.task.name!r}: its U-Net turns {side} px into {shape[-1]}",
             remedy="the size must be a multiple of the product of the U-Net's strides",
         )
 
