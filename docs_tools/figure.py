@@ -17,7 +17,7 @@ from fedsm.super_model.artefact import load_super_model
 from fedsm.tracks import build_inference_selector
 
 matplotlib.use("Agg")
-matplotlib.rcParams["text.parse_math"] = False  # names of sites are no formulas
+matplotlib.rcParams["text.parse_math"] = False  # names of sites are not formulas
 from matplotlib import pyplot as plt  # noqa: E402 (the backend must be chosen first)
 
 TRUTH, PREDICTION = "#ffffff", {"disc": "#37d67a", "cup": "#4aa3ff"}
@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 
 
 def main() -> None:
-    """Reads the run, draws curves, bars and one test image a site."""
+    """Reads the run, draws curves, bars and one test image per site."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path)
     parser.add_argument("out", type=Path)
@@ -49,8 +49,11 @@ def main() -> None:
         names = [GLOBAL, *map(personal, sites)]
         for row, (title, name) in enumerate((("FedAvg", GLOBAL), ("FedSM", names[chosen]))):
             draw_image(axes[row, column], image[0], labels, predict(model, name, image), list(PREDICTION))
-            axes[row, column].set_title(f"{site}: {title} uses {name}", fontsize=7.5)
-    bottom.suptitle("one test image a site: truth white, disc green, cup blue", fontsize=9)
+            shown = f"{site}\n{title}: {name}" if row == 0 else f"{title}: {name.replace('personal.', '')}"
+            axes[row, column].set_title(shown, fontsize=11)
+    bottom.suptitle(
+        "one test image per site, and the model that segments it: truth white, disc green, cup blue", fontsize=12
+    )
     figure.savefig(args.out, dpi=110)
 
 
@@ -71,21 +74,21 @@ def draw_curves(axes, results: dict) -> None:
             values = [row["validation"][track].get(site, np.nan) for row in history]
             axes.plot(rounds, values, color=colour, alpha=0.25, linewidth=0.8)
         axes.plot(rounds, [row["score"][track] for row in history], color=colour, label=label, linewidth=2)
-    axes.set(xlabel="round", ylabel="validation Dice", title="training (thin: one line a site)")
+    axes.set(xlabel="round", ylabel="validation Dice", title="training (thin lines: single sites)")
     axes.legend(loc="lower right")
     axes.grid(alpha=0.3)
 
 
 def draw_bars(axes, results: dict) -> None:
-    """Test Dice a site: FedAvg beside FedSM."""
+    """Test Dice of each site: FedAvg beside FedSM."""
     names = [*results["sites"], "client avg"]
     positions = np.arange(len(names))
     for offset, key, label, colour in ((-0.2, "global", "FedAvg", "#888888"), (0.2, "super_model", "FedSM", "#1f77b4")):
         table = results["test"][key]
         values = [*table["per_site"].values(), table["client_avg"]]
         drawn = axes.bar(positions + offset, values, 0.38, label=label, color=colour)
-        axes.bar_label(drawn, fmt="%.2f", fontsize=7)
-    axes.set_xticks(positions, names, fontsize=8)
+        axes.bar_label(drawn, fmt="%.2f", fontsize=9)
+    axes.set_xticks(positions, names, fontsize=10)
     axes.set(ylim=(0, 1.08), ylabel="test Dice", title="test images of every site")
     axes.legend(loc="lower left", ncols=2)
 

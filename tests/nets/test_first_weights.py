@@ -2,22 +2,38 @@
 
 import threading
 
+import pytest
 import torch
+from torch import nn
 
 from fedsm.nets import build_unet
 from fedsm.nets.first_weights import initial_weights
-from tests.helpers.small_jobs import small_settings
+from fedsm.tracks.fedbn import FedBNServer
+from fedsm.tracks.scaffold import ScaffoldServer
+from fedsm.tracks.selector_fedavg import output_entries
+from tests.helpers.small_jobs import SITES, small_settings
+
+SETTINGS = small_settings()
+BUILDERS = {
+    "a network": lambda: build_unet(SETTINGS.task),
+    "FedBN's server": lambda: FedBNServer("personal", SETTINGS, {}, SITES),
+    "SCAFFOLD's server": lambda: ScaffoldServer("global", SETTINGS, {}, SITES),
+    "names of a selector's outputs": lambda: output_entries(
+        lambda: nn.Sequential(build_unet(SETTINGS.task), nn.Linear(1, 1))
+    ),
+}
 
 
-def test_a_thread_that_builds_networks_does_not_change_them():
+@pytest.mark.parametrize("builder", BUILDERS)
+def test_a_thread_that_builds_does_not_change_them(builder):
     """In one process several sites may live (tests, a simulator with threads); torch has one generator for all."""
-    task = small_settings().task
+    task = SETTINGS.task
     expected = initial_weights(lambda: build_unet(task), 0)
     done = threading.Event()
 
     def build() -> None:
         while not done.is_set():
-            build_unet(task)
+            BUILDERS[builder]()
 
     thread = threading.Thread(target=build)
     thread.start()

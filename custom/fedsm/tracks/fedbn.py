@@ -70,7 +70,7 @@ class FedBNServer(SharedAndPersonalServer):
 
     def __init__(self, *args: Any):
         super().__init__(*args)
-        with torch.random.fork_rng(devices=[]):
+        with torch.device("meta"):  # only the names matter: no weights, no random numbers
             norms = norm_entries(build_unet(self.settings.task))
         shared = {key: value for key, value in self.weights.items() if key not in norms}
         self.network = SharedNetwork(shared, self.sites)

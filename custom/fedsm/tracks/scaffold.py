@@ -121,7 +121,7 @@ class ScaffoldServer(AveragedServer):
 
     def __init__(self, *args: Any):
         super().__init__(*args)
-        with torch.random.fork_rng(devices=[]):
+        with torch.device("meta"):  # only the names matter: no weights, no random numbers
             names = list(_controlled(build_unet(self.settings.task)))
         self.controls = {name: torch.zeros_like(self.weights[name]) for name in names}
         self.images = torch.zeros(len(self.sites))  # n_k of the sites that have a share of c
