@@ -46,6 +46,13 @@ def test_round_one_is_judged_by_its_own_answers(tmp_path, data_root):
     assert all("scaled down" in entry["reason"] for entry in results["warned"])
 
 
+def test_round_one_is_judged_in_the_strict_mode_too(tmp_path, data_root):
+    """Fifty times the others' norm: `refuse` let it pass in round 1, because nothing was usual yet."""
+    results = run(tmp_path, data_root, boost(50.0, {1}), norm_check="refuse")
+    assert {(entry["round"], entry["site"]) for entry in results["refused"]} == {(1, HOSTILE)}
+    assert [row["answered"] == SITES for row in results["validation"]["history"]] == [False, True, True]
+
+
 def test_whoever_goes_too_far_gains_nothing(tmp_path, data_root):
     """An update that is clipped has the norm of a usual one, not the limit's: accepted.jsonl says so."""
     federation = Federation(tmp_path, data_root, small_settings(rounds=1), SITES, fault=boost(100.0, {1})).run()

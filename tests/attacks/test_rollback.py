@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from fedsm.core.errors import UserError
 from fedsm.core.rounds import rounds_to_keep
@@ -29,13 +30,29 @@ def test_one_checkpoint_is_always_older_than_the_guards_window():
         assert min(kept) <= number - 5 and {number - 1, number} <= set(kept) and len(kept) <= 4
 
 
+def test_a_run_that_is_resumed_takes_the_older_checkpoints_along(tmp_path):
+    """The newest one alone may be the harmed one: the resume that we advised left nothing else."""
+    first, second = Checkpoints(tmp_path / "first"), Checkpoints(tmp_path / "second")
+    for number in range(4):
+        first.save(number, {}, {"best": {}})
+    (tmp_path / "second" / "weights").mkdir(parents=True)
+    second.adopt(first)
+    assert [path.name for path in sorted((tmp_path / "second").glob("round_*.json"))] == [
+        "round_000000.json", "round_000002.json", "round_000003.json"
+    ]  # fmt: skip
+
+
 def test_a_run_that_goes_back_ends_where_it_would_have_ended(tmp_path, data_root):
-    """Six rounds at once, and six of which the last is undone: back to round 5 and on. To the last bit."""
+    """Six rounds at once, and six of which the last did harm and is undone: back to round 5 and on. To the last bit."""
     settings = small_settings(rounds=6)
     first = Federation(tmp_path / "first", data_root, settings, SITES).run()
     whole = last_weights(first.run_folder)
     source = tmp_path / "source"
     first.run_folder.rename(source)
+    harmed = list((source / "checkpoints" / "weights").glob("r000006.*"))
+    for path in harmed:
+        save_file({key: value * 1000 for key, value in load_file(path).items()}, path)
+    assert harmed
     second = Federation(tmp_path / "first", data_root, settings, SITES, resume_from=str(source / "checkpoints"))
     second.controller.from_round = 5
     second.run()
