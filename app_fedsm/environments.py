@@ -25,6 +25,7 @@ from app_fedsm.runs.workspace import is_plain
 from fedsm.client.site_settings import DATA_ROOT_VARIABLE
 from fedsm.core.errors import UserError
 from fedsm.core.plain_json import parse_json
+from fedsm.core.private_files import check_own_place
 from fedsm.data.site_folder import list_sites
 
 DATA = "data"  # in an environment's `extra`
@@ -116,6 +117,7 @@ def _prepare_simulator(env: SimEnv, job: FedSMJob, resume_from: str) -> None:
     workspace = Path(env.workspace_root) / job.name
     if not is_plain(workspace):
         raise UserError(f"FLARE's simulator cannot work in {workspace}", remedy="choose a path without blanks")
+    check_own_place(workspace)
     job.data = _data_root(env, names, "SimEnv")
 
 
@@ -132,6 +134,7 @@ def _prepare_poc(env: PocEnv, job: FedSMJob, resume_from: str) -> None:
         )
     names = _names(env, job, "PocEnv")
     root = _data_root(env, names, "PocEnv")
+    check_own_place(Path(env.poc_workspace))
     port = env.get_extra_prop(PORT, _POC_PORT)
     if not is_free(port) and not env._check_poc_running():  # FLARE stops a POC of its own
         raise UserError(f"port {port} is in use", remedy=f'stop what listens there, or give extra={{"{PORT}": N}}')

@@ -14,6 +14,7 @@ from nvflare.job_config.fed_job_config import FedJobConfig
 
 import fedsm
 from app_fedsm.runs.workspace import prepare_workspace
+from fedsm.core.names import check_plain_names, check_site_names, refuse_links
 from fedsm.core.private_files import close_to_others
 
 
@@ -26,6 +27,9 @@ class FedSMJob(FedJob):
         byoc: carry the code inside the job. Default: the sites have installed the package.
         sites: the job goes to these alone; default: to all that are connected when it starts.
         server_files: folders that only the server gets: name in its configuration -> where it is now.
+
+    Raises:
+        UserError: a name that could be a path or an option: names become folders, and words of FLARE's commands.
     """
 
     def __init__(
@@ -36,6 +40,8 @@ class FedSMJob(FedJob):
         sites: list[str] | None = None,
         server_files: dict[str, Path] | None = None,
     ):
+        check_plain_names([name], "the recipe", "name of a job")
+        check_site_names(sites or [], "the recipe")
         super().__init__(name=name, min_clients=min_clients)
         self.job = _JobFolder(self, name, min_clients)
         self.set_app_packages(["fedsm"])  # never copied by FLARE's import scan, which misses files: see `complete`
@@ -45,7 +51,11 @@ class FedSMJob(FedJob):
         self._server_files = server_files or {}
 
     def complete(self, folder: Path) -> None:
-        """Adds to the folder that FLARE wrote: the code, what only the server gets, and which sites take part."""
+        """Adds to the folder that FLARE wrote: the code, what only the server gets, and which sites take part.
+
+        Raises:
+            UserError: a link in what the server gets. It would be followed, and may lead to any file of this account.
+        """
         app = folder / "app"
         if self.byoc:
             source = Path(fedsm.__file__).parent
@@ -55,6 +65,7 @@ class FedSMJob(FedJob):
         if self._server_files:
             shutil.copytree(app, folder / "app_server")
             for name, source in self._server_files.items():
+                refuse_links(source, (entry.name for entry in source.iterdir()))
                 shutil.copytree(source, folder / "app_server" / "config" / name)
             places = {"app": self.sites or [], "app_server": ["server"]}
         if places:
@@ -68,11 +79,11 @@ class FedSMJob(FedJob):
     ) -> int:  # fmt: skip
         """FLARE's, in a workspace that allows our classes and knows where the data are."""
         if self.data is not None:
-            shared = Path(
-                workspace
-            ).parent  # a job that goes on has another name, and the simulator wipes its workspace
+            folder = Path(workspace)
+            shared = folder.parent  # a job that goes on has another name, and the simulator wipes its workspace
             state, cache = shared / "site_state", shared / "cache"
-            prepare_workspace(Path(workspace), self.data, len(clients or []) or n_clients or 1, state, cache)
+            prepare_workspace(folder, self.data, len(clients or []) or n_clients or 1, state, cache)
+            close_to_others(folder)  # it may have been there
         return super().simulator_run(workspace, n_clients, clients, threads, gpu, log_config)
 
 

@@ -15,6 +15,8 @@ from app_fedsm.environments import check_result, prepare_environment
 from app_fedsm.flare_job import FedSMJob
 from app_fedsm.jobs import job_name
 from fedsm.core.errors import UserError, one_line_errors
+from fedsm.core.names import check_site_name
+from fedsm.core.private_files import private_files
 from fedsm.core.settings import JobSettings
 from fedsm.core.task_names import SCORE
 from fedsm.flare import exchange
@@ -29,6 +31,14 @@ __all__ = ["EvaluationRecipe", "FedSMRecipe", "ForgetRecipe", "one_line_errors"]
 
 POLL_SECONDS = 0.2  # FLARE's clients ask for work every 2 s by default, which doubles a short round
 _FLARE_NAMES = {"num_rounds": "rounds", "min_clients": "min_sites"}  # FLARE's name of a setting -> ours
+
+
+class _PrivateRun(Run):
+    """FLARE's; what it downloads can be read by its owner alone."""
+
+    def get_result(self, timeout: float = 0.0, clean_up: bool = True) -> str | None:
+        with private_files():
+            return super().get_result(timeout, clean_up)
 
 
 class _FedSMRecipe(Recipe):
@@ -51,10 +61,11 @@ class _FedSMRecipe(Recipe):
         Raises:
             UserError: the environment cannot run it; nothing was started. Or the simulation failed.
         """
-        prepare_environment(env, self._fedsm_job, self._resume_from)
-        ran = super().run(env, server_exec_params, client_exec_params)
+        with private_files():
+            prepare_environment(env, self._fedsm_job, self._resume_from)
+            ran = super().run(env, server_exec_params, client_exec_params)
         check_result(env, self._fedsm_job)
-        return ran
+        return _PrivateRun(ran.exec_env, ran.job_id)
 
 
 class FedSMRecipe(_FedSMRecipe):
@@ -161,6 +172,7 @@ class ForgetRecipe(_FedSMRecipe):
     """
 
     def __init__(self, name: str | None = None, *, site: str, run: str, witness: str, byoc: bool = False):
+        check_site_name(site, "the recipe")
         job = FedSMJob(name or f"forget_{site}", 1, byoc, [witness])
         job.to_server(ForgetController(site, run), id="controller")
         job.to_clients(FedSMExecutor(), tasks=[SCORE])

@@ -9,7 +9,7 @@ import yaml
 from nvflare.lighter.entity import Project
 from nvflare.lighter.spec import Builder, ProvisionContext
 
-from app_fedsm.provisioning.kits import RESOURCES, fill_server, fill_site
+from app_fedsm.provisioning.kits import RESOURCES, close_kit, fill_server, fill_site
 from fedsm.client.site_settings import FILE_NAME
 from fedsm.core.task_names import DEFAULT_STUDY
 
@@ -40,6 +40,8 @@ class FedSMBuilder(Builder):
             fill_site(kit)
             own = {"data": str(self._data / site.name), "threads": threads}
             (kit / "local" / FILE_NAME).write_text(yaml.safe_dump(own))
+        for participant in project.get_all_participants():
+            close_kit(Path(ctx.get_ws_dir(participant)))
 
 
 def poc_project(sites: list[str], data: Path, storage: Path, admin: str, port: int, study: str = DEFAULT_STUDY) -> dict:

@@ -8,29 +8,12 @@ import inspect
 import json
 
 import pytest
-from nvflare.apis.fl_exception import UnsafeComponentError
-from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
 from nvflare.fuel.utils.class_utils import instantiate_class
 
 from app_fedsm.provisioning.kits import fill_server, fill_site
 from fedsm.core.components import SERVER_CLASSES, SITE_CLASSES
 from fedsm.core.moved import MOVED
-
-CALLS = [
-    "fedsm.server.checkpoint.save_file", "fedsm.core.files.write_json", "fedsm.server.forget.Forgetting",
-    "fedsm.server.forget.copy_rest", "fedsm.super_model.artefact.save_super_model", "fedsm.client.workers.build_worker",
-    "fedsm.server.checkpoint_dirs.remove_earlier", "fedsm.data.cache.SiteCache",
-]  # fmt: skip
-
-
-class Kit:
-    """What FLARE's authorizer asks of a workspace."""
-
-    def __init__(self, folder):
-        self.folder = folder
-
-    def get_resources_file_path(self) -> str:
-        return str(self.folder / "local" / "resources.json")
+from tests.helpers.class_lists import assert_allows_our_jobs_alone
 
 
 @pytest.fixture(params=["server", "site"])
@@ -43,18 +26,12 @@ def kit(request, tmp_path):
     default = {"class_allow_list": [], "components": components, "snapshot_persistor": storage}
     (local / "resources.json.default").write_text(json.dumps(default))
     fill_site(tmp_path) if request.param == "site" else fill_server(tmp_path, tmp_path / "storage")
-    return request.param, Kit(tmp_path)
+    return request.param, tmp_path
 
 
 def test_a_kit_allows_what_our_jobs_name_and_nothing_else_of_ours(kit):
-    kind, workspace = kit
-    ours, others = (SITE_CLASSES, SERVER_CLASSES) if kind == "site" else (SERVER_CLASSES, SITE_CLASSES)
-    allow = ComponentPathAuthorizer().authorize_component_config
-    for path in ours:
-        allow({"path": path}, workspace=workspace)
-    for path in (*CALLS, *others):
-        with pytest.raises(UnsafeComponentError):
-            allow({"path": path}, workspace=workspace)
+    kind, folder = kit
+    assert_allows_our_jobs_alone(folder, server=kind == "server")
 
 
 def test_flare_would_have_called_a_function(tmp_path):

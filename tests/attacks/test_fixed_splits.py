@@ -75,6 +75,16 @@ def test_the_attack_works_where_a_site_allows_other_splits(tmp_path, data):
     assert (solved(sums) - truth(data)).abs().max() < 1e-9
 
 
+@pytest.mark.parametrize("text", ["", "# data: /data/retina\n"], ids=["empty", "as_provisioned"])
+def test_the_environment_makes_no_hospital_a_site_of_research(tmp_path, data, monkeypatch, text):
+    """FEDSM_DATA on the machine of a site that has not written its file: its splits would follow every job's seed."""
+    monkeypatch.setenv("FEDSM_DATA", str(data.parent))
+    (tmp_path / "fedsm_site.yaml").write_text(text)
+    with pytest.raises(UserError, match="no data path") as caught:
+        register(SiteLocation(str(tmp_path), str(tmp_path), data.name, 1), job())
+    assert "FEDSM_DATA" not in str(caught.value), "nor is it the remedy"
+
+
 def test_different_sums_are_limited_and_listed(tmp_path, data):
     place = real_site(tmp_path, data, splits="by_seed")
     answers = [refusal(place, job(seed), run=seed) for seed in range(12)]

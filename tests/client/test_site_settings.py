@@ -13,10 +13,10 @@ from fedsm.data.site_rules import SiteRules
 from fedsm.selectors.private_sums import StatisticsPrivacy
 
 
-def load(tmp_path, text: str | None):
+def load(tmp_path, text: str | None, simulated: bool = False):
     if text is not None:
         (tmp_path / "fedsm_site.yaml").write_text(text)
-    return load_site_settings(tmp_path, tmp_path / "ws", "site-1", fair_share=3)
+    return load_site_settings(tmp_path, tmp_path / "ws", "site-1", fair_share=3, simulated=simulated)
 
 
 def test_data_and_defaults(tmp_path):
@@ -93,7 +93,7 @@ def test_a_size_is_a_number_of_bytes_or_text(tmp_path):
 
 def test_environment_variable_serves_where_there_is_no_file(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDSM_DATA", "/from/env")
-    assert str(load(tmp_path, None).data) == "/from/env/site-1"
+    assert str(load(tmp_path, None, simulated=True).data) == "/from/env/site-1"
 
 
 @pytest.mark.parametrize(

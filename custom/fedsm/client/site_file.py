@@ -8,9 +8,9 @@
 `SiteFile` lists all settings, with their defaults and reasons; only `data` must be set.
 
 In the simulator one file serves all sites: `data_root` instead of `data`, to which the site's name is added.
-Without a file the environment variable FEDSM_DATA is taken as `data_root`. That is research on one machine: splits
-follow the job's seed (`splits: by_seed`), the task's patient_pattern is used, and `min_patients` is 1. Only this file
-decides that, never what comes with a job.
+Without a file the simulator takes the environment variable FEDSM_DATA as `data_root`. That is research on one machine:
+splits follow the job's seed (`splits: by_seed`), the task's patient_pattern is used, and `min_patients` is 1. Only this
+file decides that, never what comes with a job.
 """
 
 from __future__ import annotations

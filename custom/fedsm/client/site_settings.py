@@ -30,12 +30,14 @@ class SiteLocation(NamedTuple):
         workspace: the client's workspace, where state goes by default.
         site: the site's name.
         fair_share: threads to use where the file does not say.
+        simulated: whether it is a site of FLARE's simulator.
     """
 
     local: str
     workspace: str
     site: str
     fair_share: int
+    simulated: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,9 @@ class SiteSettings:
     statistics_privacy: StatisticsPrivacy | None = None
 
 
-def load_site_settings(local: Path, workspace: Path, site: str, fair_share: int) -> SiteSettings:
+def load_site_settings(
+    local: Path, workspace: Path, site: str, fair_share: int, simulated: bool = False
+) -> SiteSettings:
     """Reads a site's settings.
 
     Args:
@@ -64,20 +68,22 @@ def load_site_settings(local: Path, workspace: Path, site: str, fair_share: int)
         workspace: the client's workspace, where state goes by default.
         site: the site's name.
         fair_share: threads to use where the file does not say.
+        simulated: whether it is a site of FLARE's simulator. Only there may the environment say where the images are: a
+            hospital with an empty file must not become a site of research because of what is set on its machine.
 
     Raises:
         UserError: no data path, or a setting that cannot be used; naming the line.
     """
     path = local / FILE_NAME
     file = _read(path, site) if path.is_file() else SiteFile()
-    if not file.model_fields_set and os.environ.get(DATA_ROOT_VARIABLE):
+    if simulated and not file.model_fields_set and os.environ.get(DATA_ROOT_VARIABLE):
         file = SiteFile(data_root=os.environ[DATA_ROOT_VARIABLE])
     if (file.data is None) == (file.data_root is None):
         raise UserError(
             "no data path" if file.data is None else "`data` and `data_root` are both set",
             site=site,
-            remedy=f"write `data: /path/to/the/site` (or `data_root:`, not both) to {path}, or set"
-            f" {DATA_ROOT_VARIABLE}",
+            remedy=f"write `data: /path/to/the/site` (or `data_root:`, not both) to {path}"
+            + (f", or set {DATA_ROOT_VARIABLE}" if simulated else ""),
             public=f"the site has no data path yet: its IT writes `data: FOLDER` to local/{FILE_NAME} in its kit",
         )
     real = file.data is not None  # a hospital; `data_root` is research on one machine

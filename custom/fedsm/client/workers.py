@@ -26,7 +26,7 @@ def build_worker(location: SiteLocation, task: str, meta: dict) -> Worker:
             (`fedsm.core.limits`), or the site's own settings are wrong.
     """
     run_id, sites = check_task(meta)
-    site = load_site_settings(Path(location.local), Path(location.workspace), location.site, location.fair_share)
+    site = load_site_settings(Path(location.local), Path(location.workspace), *location[2:])
     settings = JobSettings.from_dict(meta["settings"])
     check_options(settings)
     check_sizes(settings, len(sites))

@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fedsm.core.errors import UserError
+
+_ROOT = 0  # may change everything anyway
 _UMASK = 0o077  # folders 0700, files 0600
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
@@ -42,11 +45,32 @@ def close_to_others(path: Path) -> None:
             _close(Path(folder, name))
 
 
+def check_own_place(path: Path) -> None:
+    """Refuses a path below a folder that another account made where everybody may write, such as the temporary folder.
+
+    Its owner could read and change what is written there: keys, and what is run.
+
+    Raises:
+        UserError: naming the folder.
+    """
+    for end in {path.absolute(), path.resolve()}:
+        for folder in (*reversed(end.parents), end):
+            shared = folder.parent != folder and folder.parent.stat().st_mode & stat.S_IWOTH
+            if not os.path.lexists(folder):
+                break
+            if shared and _owner(folder) not in (os.getuid(), _ROOT):
+                raise UserError(f"{folder} belongs to another account", remedy="choose a folder of your own")
+
+
 def new_file(path: Path) -> Path:
     """Prepares a path for a new file: makes its folder, and removes an older file, which would keep its mode."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     return path
+
+
+def _owner(path: Path) -> int:
+    return path.lstat().st_uid
 
 
 def _close(path: Path) -> None:

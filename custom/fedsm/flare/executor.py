@@ -89,9 +89,11 @@ class FedSMExecutor(Executor):
             workspace = fl_ctx.get_engine().get_workspace()
             simulated = fl_ctx.get_job_id() == SIMULATED_JOB
             fair_share = max(1, (os.cpu_count() or 1) // (len(sites) if simulated else 1))
-            location = SiteLocation(workspace.get_site_config_dir(), workspace.get_root_dir(), name, fair_share)
+            location = SiteLocation(
+                workspace.get_site_config_dir(), workspace.get_root_dir(), name, fair_share, simulated
+            )
             try:
-                site = load_site_settings(Path(location.local), Path(location.workspace), name, fair_share)
+                site = load_site_settings(Path(location.local), Path(location.workspace), *location[2:])
             except UserError as e:
                 raise _Unready(e) from e
             where = site.trainer or (INSIDE if simulated else PROCESS)
