@@ -16,7 +16,7 @@ from pathlib import Path
 import yaml
 
 from fedsm.client.site_settings import FILE_NAME
-from fedsm.core.components import SERVER_CLASSES, SITE_CLASSES
+from fedsm.core.components import JOB_ID_GUARD, SERVER_CLASSES, SITE_CLASSES
 from fedsm.core.private_files import close_to_others
 
 TEMPLATES = Path(str(files("app_fedsm.provisioning") / "kit"))
@@ -34,7 +34,7 @@ def fill_site(kit: Path, byoc: bool = True) -> None:
         byoc: whether jobs may bring their code.
     """
     local = kit / "local"
-    _write_resources(local, _changed_resources(local, "site_resources.yaml", SITE_CLASSES))
+    _write_resources(local, _changed_resources(local, "site_resources.yaml", SITE_CLASSES, byoc))
     _put(local, AUTHORIZATION if byoc else NO_BYOC, AUTHORIZATION)
     _put(local, NO_BYOC, f"{NO_BYOC}.sample")
     _put(local, "privacy.json", "privacy.json.sample")
@@ -53,7 +53,7 @@ def fill_server(kit: Path, storage: Path, byoc: bool = True) -> Path:
         the storage that is used: another one if `resources.json` was there already.
     """
     local = kit / "local"
-    resources = _changed_resources(local, "server_resources.yaml", SERVER_CLASSES)
+    resources = _changed_resources(local, "server_resources.yaml", SERVER_CLASSES, byoc)
     resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(storage / "snapshots")
     _component(resources, "job_manager")["args"]["uri_root"] = str(storage / "jobs")
     _write_resources(local, resources)
@@ -100,14 +100,20 @@ def _put(local: Path, template: str, name: str) -> None:
         shutil.copyfile(TEMPLATES / template, local / name)
 
 
-def _changed_resources(local: Path, changes: str, classes: tuple[str, ...]) -> dict:
-    """FLARE's `resources.json.default` with our changes, and our classes allowed."""
+def _changed_resources(local: Path, changes: str, classes: tuple[str, ...], byoc: bool) -> dict:
+    """FLARE's `resources.json.default` with our changes, and our classes allowed.
+
+    The guard needs the installed package, which a kit for jobs that bring their code may not have. There it would be
+    of no use: code can do anything.
+    """
     resources = json.loads((local / f"{RESOURCES}.default").read_text(encoding="utf-8"))
     wanted = yaml.safe_load((TEMPLATES / changes).read_text(encoding="utf-8"))
     allowed = resources["class_allow_list"]
     allowed += [name for name in classes if name not in allowed]
     for name, args in wanted.get("components", {}).items():
         _component(resources, name)["args"].update(args)
+    if not byoc and JOB_ID_GUARD not in resources["components"]:
+        resources["components"].append(JOB_ID_GUARD)
     resources.get("client", {}).update(wanted.get("client", {}))
     for server in resources.get("servers", []):
         server.update(wanted.get("servers", {}))

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from app_fedsm.cli.main import main
-from fedsm.core.components import EXECUTOR
+from fedsm.core.components import EXECUTOR, JOB_ID_GUARD
 from fedsm.preflight.kit import load_kit
 from fedsm.preflight.line import Line, format_lines
 from fedsm.preflight.machine import check_writing
@@ -358,6 +358,11 @@ def test_the_ways_that_code_may_come(kit, capsys):
     (kit / "local/authorization.json").write_text(json.dumps(rules))
     assert Table(capsys, kit).level("code") == "FAIL"
     (kit / "local/resources.json").write_text(resources)
+    table = Table(capsys, kit)
+    assert table.level("code") == "WARN" and "a job can choose its id here" in table.says("code")
+    guarded = json.loads(resources)
+    guarded["components"].append(JOB_ID_GUARD)
+    (kit / "local/resources.json").write_text(json.dumps(guarded))
     assert "BYOC is forbidden here" in Table(capsys, kit).says("code")
     (kit / "local/authorization.json").write_text("no JSON")
     assert Table(capsys, kit).level("code") == "FAIL"

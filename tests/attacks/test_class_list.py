@@ -5,7 +5,6 @@ job that brings no code could write any file with `fedsm.server.checkpoint.save_
 """
 
 import inspect
-import json
 
 import pytest
 from nvflare.fuel.utils.class_utils import instantiate_class
@@ -13,18 +12,13 @@ from nvflare.fuel.utils.class_utils import instantiate_class
 from app_fedsm.provisioning.kits import fill_server, fill_site
 from fedsm.core.components import SERVER_CLASSES, SITE_CLASSES
 from fedsm.core.moved import MOVED
-from tests.helpers.class_lists import assert_allows_our_jobs_alone
+from tests.helpers.class_lists import assert_allows_our_jobs_alone, write_default_resources
 
 
 @pytest.fixture(params=["server", "site"])
 def kit(request, tmp_path):
     """A kit's `local/` as provisioning leaves it."""
-    local = tmp_path / "local"
-    local.mkdir()
-    storage = {"args": {"storage": {"args": {}}}}
-    components = [{"id": name, "args": {}} for name in ("job_manager", "resource_manager")]
-    default = {"class_allow_list": [], "components": components, "snapshot_persistor": storage}
-    (local / "resources.json.default").write_text(json.dumps(default))
+    write_default_resources(tmp_path)
     fill_site(tmp_path) if request.param == "site" else fill_server(tmp_path, tmp_path / "storage")
     return request.param, tmp_path
 

@@ -13,6 +13,7 @@ from app_fedsm.cli.main import main
 from app_fedsm.federation import session as sessions
 from app_fedsm.federation.remote import load_job
 from app_fedsm.recipes import EvaluationRecipe, FedSMRecipe, ForgetRecipe
+from fedsm.core.errors import UserError
 from fedsm.server.checkpoint import FOLDER
 from tests.helpers.attack_jobs import bytes_of, forge
 from tests.helpers.real_kits import LEAD, OTHER, RealFederation, change_server_config
@@ -157,6 +158,20 @@ def test_row_4_a_run_id_that_is_a_path_reaches_no_hospital(attacks, victim):
     assert "is no run id" in attacks["run id of a checkpoint"].reason
     assert "is no run id" in attacks["run id of a super model"].reason
     assert bytes_of(victim) == VICTIM
+
+
+@pytest.mark.parametrize("chosen", ["startup", "fedsm_runs", "fedsm_state", "simulate_job"])
+def test_a_job_does_not_choose_its_id(federation, attacks, tmp_path, chosen):
+    """FLARE would empty the folder of that name at the server and at every site, or our code take it for a simulation."""
+    kits = [federation.kits.server, *federation.kits.sites.values()]
+    before = [sorted(path.name for path in kit.iterdir()) for kit in kits]
+    assert all("startup" in names for names in before)
+    job = training(tmp_path)
+    meta = json.loads((job / "meta.json").read_text())
+    (job / "meta.json").write_text(json.dumps(meta | {"job_id": chosen}))
+    with pytest.raises(UserError, match="leave job_id out of meta.json"):
+        federation.submit(LEAD, job)
+    assert [sorted(path.name for path in kit.iterdir()) for kit in kits] == before
 
 
 def hostile_run(federation, name: str, plan: dict):

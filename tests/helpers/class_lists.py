@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,15 @@ class _Workspace:
 
     def get_resources_file_path(self) -> str:
         return str(self._kit / "local" / "resources.json")
+
+
+def write_default_resources(kit: Path) -> None:
+    """The part of FLARE's own `local/resources.json.default` that provisioning changes."""
+    (kit / "local").mkdir()
+    storage = {"args": {"storage": {"args": {}}}}
+    components = [{"id": name, "args": {}} for name in ("job_manager", "resource_manager")]
+    default = {"class_allow_list": [], "components": components, "snapshot_persistor": storage}
+    (kit / "local" / "resources.json.default").write_text(json.dumps(default))
 
 
 def assert_allows_our_jobs_alone(kit: Path, *, server: bool) -> None:

@@ -56,7 +56,10 @@ class Site:
         (root / "local" / SITE_FILE).write_text(yaml.safe_dump(settings))
         engine = Mock(spec=ClientEngineExecutorSpec)
         engine.get_workspace.return_value = Workspace(str(root), name)
-        self.manager = FLContextManager(engine=engine, identity_name=name, job_id=federation.job_id)
+        own = {FLContextKey.SIMULATE_MODE: True} if federation.simulated else {}
+        self.manager = FLContextManager(
+            engine=engine, identity_name=name, job_id=federation.job_id, private_stickers=own
+        )
         engine.new_context.side_effect = self.manager.new_context
 
     def restart(self) -> None:
@@ -144,6 +147,7 @@ class Federation:
     ):
         sys.audit(FEDERATION_EVENT)
         self.job_id = job_id
+        self.simulated = job_id == JOB and submitter is None
         self.folder, self.data, self.fault = folder, data, fault
         self.site_settings = site_settings or {}
         self.abort = Signal()

@@ -8,6 +8,8 @@ are listed so that an old job folder gets an error with the remedy: nothing can 
 from fedsm.core.moved import MOVED
 
 EXECUTOR = "fedsm.flare.executor.FedSMExecutor"
+# Of a kit, not of a job: see there.
+JOB_ID_GUARD = {"id": "fedsm_job_ids", "path": "fedsm.flare.compat.job_ids.JobIdGuard", "args": {}}
 SITE_CLASSES = (EXECUTOR, *(path for path in MOVED if path.startswith("fedsm.client.")))
 SERVER_CLASSES = (
     "fedsm.flare.aggregator.SoftPullAggregator",

@@ -10,7 +10,7 @@ from pathlib import Path
 from nvflare.apis.dxo import DataKind
 from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor
-from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
@@ -22,7 +22,6 @@ from fedsm.client.work import Aborted
 from fedsm.client.workers import Worker, build_worker, check_task
 from fedsm.core.errors import UserError
 from fedsm.core.private_files import keep_private
-from fedsm.core.task_names import SIMULATED_JOB
 from fedsm.flare import exchange
 from fedsm.flare.compat.tensors import enable_tensors
 
@@ -87,7 +86,7 @@ class FedSMExecutor(Executor):
         if self._trainer is None or key != self._trainer_key:
             self._close()
             workspace = fl_ctx.get_engine().get_workspace()
-            simulated = fl_ctx.get_job_id() == SIMULATED_JOB
+            simulated = bool(fl_ctx.get_prop(FLContextKey.SIMULATE_MODE, False))  # a lead may give a job any id
             fair_share = max(1, (os.cpu_count() or 1) // (len(sites) if simulated else 1))
             location = SiteLocation(
                 workspace.get_site_config_dir(), workspace.get_root_dir(), name, fair_share, simulated

@@ -9,7 +9,7 @@ from nvflare.apis.fl_context import FLContext
 
 from fedsm.client.site_settings import DATA_ROOT_VARIABLE, FILE_NAME
 from fedsm.core.errors import UserError
-from fedsm.core.task_names import SIMULATED_JOB
+from fedsm.flare.submitter import submitter_of
 
 
 def check_simulated_data(fl_ctx: FLContext, sites: list[str]) -> None:
@@ -19,7 +19,7 @@ def check_simulated_data(fl_ctx: FLContext, sites: list[str]) -> None:
         UserError: neither the environment nor the workspace says where they are, or a site has no folder there.
     """
     local = Path(fl_ctx.get_engine().get_workspace().get_site_config_dir())
-    if fl_ctx.get_job_id() != SIMULATED_JOB or (local / FILE_NAME).is_file():
+    if submitter_of(fl_ctx) is not None or (local / FILE_NAME).is_file():
         return
     root = os.environ.get(DATA_ROOT_VARIABLE)
     if not root:

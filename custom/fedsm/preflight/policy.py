@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from fedsm.core.components import EXECUTOR
+from fedsm.core.components import EXECUTOR, JOB_ID_GUARD
 from fedsm.preflight.kit import Kit
 from fedsm.preflight.line import Line
 
@@ -29,6 +29,7 @@ def check_code(kit: Kit) -> list[Line]:
         permissions = rules["permissions"]
         bringers = sorted(role for role, rights in permissions.items() if _may_bring(rights))
         allowed = [str(entry) for entry in resources.get("class_allow_list", [])]
+        guarded = any(c.get("path") == JOB_ID_GUARD["path"] for c in resources.get("components", []))
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as e:
         return [Line("FAIL", "code", f"local/ cannot be used: {e!r}", "unpack the kit's local/ again")]
     wide = _too_wide(resources, allowed)
@@ -42,6 +43,10 @@ def check_code(kit: Kit) -> list[Line]:
         if wide:
             what = f"{wide} lets a job that brings no code call any function of fedsm; {who}"
             remedy = f'local/resources.json: "{EXECUTOR}" in class_allow_list and nothing wider, mode "enforce"'
+            return [Line("WARN", "code", what, remedy)]
+        if not bringers and not guarded:
+            what = "a job can choose its id here, and FLARE empties the folder of that name in the kit, such as startup"
+            remedy = f"add {json.dumps(JOB_ID_GUARD)} to components in local/resources.json"
             return [Line("WARN", "code", what, remedy)]
         return [Line("PASS", "code", f"the installed fedsm may run; {who}")]
     if bringers:

@@ -17,7 +17,6 @@ from pathlib import Path
 
 from fedsm.core.errors import UserError
 from fedsm.core.names import below, check_job_id
-from fedsm.core.task_names import SIMULATED_JOB
 from fedsm.server.checkpoint import FOLDER
 from fedsm.server.owner import FILE as OWNER
 from fedsm.server.owner import Submitter, check_owner, owns, write_owner
@@ -38,7 +37,7 @@ def checkpoint_dir(root: Path, run_folder: Path, job_id: str, submitter: Submitt
     Raises:
         UserError: the folder is another user's, or a link.
     """
-    if job_id == SIMULATED_JOB or submitter is None:
+    if submitter is None:
         run_folder.mkdir(parents=True, exist_ok=True)
         return run_folder
     folder = _kept(root, job_id)
