@@ -162,7 +162,7 @@ def test_row_4_a_run_id_that_is_a_path_reaches_no_hospital(attacks, victim):
 
 @pytest.mark.parametrize("chosen", ["startup", "fedsm_runs", "fedsm_state", "simulate_job"])
 def test_a_job_does_not_choose_its_id(federation, attacks, tmp_path, chosen):
-    """FLARE would empty the folder of that name at the server and at every site, or our code take it for a simulation."""
+    """FLARE would empty the folder of that name at the server and every site, or our code take it for a simulation."""
     kits = [federation.kits.server, *federation.kits.sites.values()]
     before = [sorted(path.name for path in kit.iterdir()) for kit in kits]
     assert all("startup" in names for names in before)
