@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from nvflare.app_common.widgets.streaming import ANALYTIC_EVENT_TYPE
-from nvflare.app_opt.tracking.tb.tb_receiver import TBAnalyticsReceiver
+from nvflare.recipe.prod_env import ProdEnv
 from nvflare.recipe.run import Run
 from nvflare.recipe.spec import ExecEnv, Recipe
 
@@ -14,6 +13,7 @@ from app_fedsm.config.build import build_settings
 from app_fedsm.environments import check_result, prepare_environment
 from app_fedsm.flare_job import FedSMJob
 from app_fedsm.jobs import job_name
+from app_fedsm.tracking import Tracking, choose_tracking, receiver_of
 from fedsm.core.errors import UserError, one_line_errors
 from fedsm.core.names import check_site_name
 from fedsm.core.private_files import private_files
@@ -47,13 +47,15 @@ class _FedSMRecipe(Recipe):
     Args:
         job: the job.
         resume_from: see `FedSMRecipe`.
+        tracking: where the curves go; None: there are none.
     """
 
-    def __init__(self, job: FedSMJob, resume_from: str = ""):
+    def __init__(self, job: FedSMJob, resume_from: str = "", tracking: Tracking | None = None):
         super().__init__(job)
         self.add_server_config({"server": {"task_request_interval": POLL_SECONDS}})
         self._fedsm_job = job
         self._resume_from = resume_from
+        self._tracking = tracking
 
     def run(self, env: ExecEnv, server_exec_params: dict | None = None, client_exec_params: dict | None = None) -> Run:
         """Runs the job in an environment.
@@ -63,6 +65,8 @@ class _FedSMRecipe(Recipe):
         """
         with private_files():
             prepare_environment(env, self._fedsm_job, self._resume_from)
+            if self._tracking and not isinstance(env, ProdEnv):  # its server is elsewhere, and looks itself
+                self._tracking.check_answers()
             ran = super().run(env, server_exec_params, client_exec_params)
         check_result(env, self._fedsm_job)
         return _PrivateRun(ran.exec_env, ran.job_id)
@@ -83,6 +87,8 @@ class FedSMRecipe(_FedSMRecipe):
         sites: the job goes to these alone; default: to all that are connected when it starts.
         resources: site (or `@default`) -> what the site's resource manager must have free for this job, such as
             `{"num_of_gpus": 1, "mem_per_gpu_in_GiB": 8}`.
+        track: where the curves go: `tensorboard`, `mlflow`, `wandb` or `none`.
+        track_uri: address of an MLflow server; default: MLFLOW_TRACKING_URI, or a database in the job's folder.
         settings: all settings at once, instead of the task, the method and the options.
         **options: every other setting of a job (`lr=3e-3`, `size=64`); `lam`, `selector` and `personal` as in
             `fedsm run`; `overrides=["task.unet.channels=[8, 16]"]` for what is nested.
@@ -104,6 +110,8 @@ class FedSMRecipe(_FedSMRecipe):
         byoc: bool = False,
         sites: list[str] | None = None,
         resources: dict[str, dict] | None = None,
+        track: str | Tracking | None = None,
+        track_uri: str | None = None,
         settings: JobSettings | None = None,
         **options: Any,
     ):
@@ -113,17 +121,18 @@ class FedSMRecipe(_FedSMRecipe):
             raise UserError("FedSMRecipe takes `settings`, or a task and options, not both")
         check_options(settings)
         self.settings = settings
+        tracking = track if isinstance(track, Tracking) else choose_tracking(track, track_uri)
         job = FedSMJob(name or job_name(settings), settings.min_sites, byoc, sites)
         for site, needed in (resources or {}).items():
             job.job.add_resource_spec(site, needed)
         controller = FedSMController(settings.to_dict(), resume_from=resume_from, from_round=from_round)
         job.to_server(controller, id="controller")
         job.to_server(SoftPullAggregator(), id="aggregator")
-        # The controller's curves only: by default it also takes what sites send, under any name and of any size.
-        job.to_server(TBAnalyticsReceiver(events=[ANALYTIC_EVENT_TYPE]), id="tensorboard")
+        if receiver := receiver_of(tracking, job.name, settings):
+            job.to_server(receiver, id=tracking.kind)
         tasks = [exchange.REGISTER, exchange.TRAIN, exchange.VALIDATE, exchange.EVALUATE]
         job.to_clients(FedSMExecutor(), tasks=tasks)
-        super().__init__(job, resume_from)
+        super().__init__(job, resume_from, tracking)
 
 
 def _settings(task: str | None, method: str, given: dict[str, Any], options: dict[str, Any]) -> JobSettings:

@@ -31,15 +31,17 @@ _SUBMIT_EXAMPLE = """example:
 
 
 def _submit(args: argparse.Namespace) -> Result:
+    from app_fedsm.tracking import choose_tracking
     from fedsm.nets import try_networks
     from fedsm.tracks import check_tracks
 
     settings = settings_of(args)
+    tracking = choose_tracking(args.track, args.track_uri)  # the server looks whether an MLflow server answers
     login = login_of(args, args.kit)
     sites = _connected(login, int(args.sites[0])) if _is_count(args.sites) else args.sites
-    check_tracks(settings, sites)
+    check_tracks(settings, sites, tracking)
     try_networks(settings, len(sites))
-    return submit_and_follow(args, login, settings, sites)
+    return submit_and_follow(args, login, settings, sites, tracking)
 
 
 def _is_count(sites: list[str]) -> bool:

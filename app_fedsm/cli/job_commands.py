@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app_fedsm.cli.job_options import add_job_options, settings_of
+from app_fedsm.cli.job_options import add_job_options, add_tracking, settings_of
 from app_fedsm.cli.submission import add_gpus, parse_gpus
 from fedsm.core.errors import UserError
 
@@ -21,14 +21,17 @@ def _export(args: argparse.Namespace) -> int:
     settings = settings_of(args)
     from app_fedsm.jobs import job_name
     from app_fedsm.recipes import FedSMRecipe
+    from app_fedsm.tracking import choose_tracking
     from fedsm.nets import try_networks
 
     name = args.name or job_name(settings)
+    tracking = choose_tracking(args.track, args.track_uri)
     try_networks(settings, settings.min_sites)
     try:
         resources = parse_gpus(args.gpus or [])
         recipe = FedSMRecipe(
-            name, settings=settings, resume_from=args.resume_from, byoc=args.byoc, resources=resources
+            name, settings=settings, resume_from=args.resume_from, byoc=args.byoc, resources=resources,
+            track=tracking,
         )  # fmt: skip
         recipe.export(str(args.out))
     except (ValueError, RuntimeError) as e:  # FLARE's words on names and on folders that are not ours
@@ -70,6 +73,7 @@ def add_parsers(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     export.add_argument("--byoc", action="store_true", help="carry the code inside the job")
     add_gpus(export)
+    add_tracking(export)
     add_job_options(export)
     export.set_defaults(do=_export)
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from app_fedsm.config.names import CENTRALIZED, DEFAULTS, NORM_CHECKS, PERSONAL, SELECTORS, available, task_help
+from app_fedsm.config.names import (
+    CENTRALIZED,
+    DEFAULTS,
+    NORM_CHECKS,
+    PERSONAL,
+    SELECTORS,
+    TENSORBOARD,
+    TRACKING,
+    available,
+    task_help,
+)
 from fedsm.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -72,6 +82,17 @@ def add_job_options(parser: argparse.ArgumentParser, without: tuple[str, ...] = 
         help="any other setting, e.g. task.unet.channels=[8,16,32] (may be repeated)",
     )  # fmt: skip
     parser.set_defaults(job_options=[*added, "overrides"])
+
+
+def add_tracking(parser: argparse.ArgumentParser) -> None:
+    """Adds where the curves go; `app_fedsm.tracking.choose_tracking` takes what was given."""
+    parser.add_argument(
+        "--track", choices=TRACKING, help=f"where the curves of loss and validation go (default: {TENSORBOARD})"
+    )
+    parser.add_argument(
+        "--track-uri", metavar="URL",
+        help="an MLflow server, for --track mlflow (default: MLFLOW_TRACKING_URI, or a database in the run's folder)",
+    )  # fmt: skip
 
 
 def option_name(name: str) -> str:

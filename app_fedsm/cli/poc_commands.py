@@ -72,14 +72,17 @@ def _down(args: argparse.Namespace) -> int:
 def _submit(args: argparse.Namespace) -> Result:
     from app_fedsm.federation.poc import Poc
     from app_fedsm.runs import simulate
+    from app_fedsm.tracking import choose_tracking
     from fedsm.data.findings import warnings_of
 
     settings = settings_of(args)
+    tracking = choose_tracking(args.track, args.track_uri)
+    tracking.check_answers()  # the server runs on this machine
     poc = Poc(args.dir)
     note = poc.note
     for line in warnings_of(simulate.check_data(Path(note["data"]), settings, args.task or settings.task.name)):
         print(line, file=sys.stderr)
-    return submit_and_follow(args, login_of(args, poc.lead), settings, note["sites"])
+    return submit_and_follow(args, login_of(args, poc.lead), settings, note["sites"], tracking)
 
 
 def _status(args: argparse.Namespace) -> Result:

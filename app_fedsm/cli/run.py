@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app_fedsm.cli.job_options import add_job_options, option_name, settings_of
+from app_fedsm.cli.job_options import add_job_options, add_tracking, option_name, settings_of
 from app_fedsm.cli.output import Result, add_format
 from app_fedsm.config.names import CENTRALIZED
 from fedsm.core.errors import UserError
@@ -15,6 +15,7 @@ from fedsm.core.text import printable
 
 if TYPE_CHECKING:
     from app_fedsm.cli.parser import Parser
+    from app_fedsm.tracking import Tracking
     from fedsm.core.settings import JobSettings
 
 FROM_ROUND = "go back to the checkpoint of round N; later ones are dropped"
@@ -24,7 +25,7 @@ _EXAMPLE = """example:
 """
 _FEDERATED = (  # options that mean nothing where all images are in one place
     "selector_lr", "lam", "selector", "personal", "blend", "min_sites", "round_timeout", "round_retries", "norm_check",
-    "threads", "from_round",
+    "threads", "from_round", "track", "track_uri",
 )  # fmt: skip
 
 
@@ -39,13 +40,16 @@ def _run(args: argparse.Namespace) -> Result:
         )
     if args.method == CENTRALIZED:
         return _run_centralized(args)
-    return _simulate(settings_of(args), args.data, args)
+    from app_fedsm.tracking import choose_tracking
+
+    return _simulate(settings_of(args), args.data, args, choose_tracking(args.track, args.track_uri))
 
 
 def _resume(args: argparse.Namespace) -> Result:
     """Goes on with the run of a folder; a finished run is no error: prints that it has finished, exit code 0."""
     from app_fedsm.cli import run_end
     from app_fedsm.runs import hints, run_folder
+    from app_fedsm.tracking import choose_tracking, noted_tracking
     from fedsm.core.settings import JobSettings
 
     out = args.out
@@ -69,7 +73,9 @@ def _resume(args: argparse.Namespace) -> Result:
     args.threads = earlier["threads"] if args.threads is None else args.threads
     if args.cache is None:
         args.cache = Path(earlier["cache"])
-    return _simulate(settings, data, args)
+    asked = args.track or args.track_uri
+    tracking = choose_tracking(args.track, args.track_uri) if asked else noted_tracking(earlier)
+    return _simulate(settings, data, args, tracking)
 
 
 def _finished_results(out: Path, rounds: int, data: Path) -> dict | None:
@@ -88,12 +94,13 @@ def _finished_results(out: Path, rounds: int, data: Path) -> dict | None:
     return results if done == rounds and known_sites(out) == sites and not joining else None
 
 
-def _simulate(settings: JobSettings, data: Path, args: argparse.Namespace) -> Result:
+def _simulate(settings: JobSettings, data: Path, args: argparse.Namespace, tracking: Tracking) -> Result:
     """Checks the data, runs the job, and says how it ended and how to go on."""
     from app_fedsm.cli import run_end
     from app_fedsm.runs import hints, run_folder, simulate
     from fedsm.data.findings import warnings_of
 
+    tracking.check_answers()
     out = args.out
     known = simulate.known_sites(out) if args.resume else []
     reports = simulate.check_data(data, settings, args.task or settings.task.name, known)
@@ -107,7 +114,7 @@ def _simulate(settings: JobSettings, data: Path, args: argparse.Namespace) -> Re
             print(line, file=sys.stderr)
         try:
             with simulate.stop_signals():
-                results = simulate.simulate(settings, data, sites, out, threads, args.resume, args.cache)
+                results = simulate.simulate(settings, data, sites, out, threads, args.resume, args.cache, tracking)
         except KeyboardInterrupt:
             remedy = hints.go_on(out)
             print(f"\nstopped; {remedy}", file=sys.stderr)
@@ -172,6 +179,7 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     run.add_argument("--from-round", type=int, metavar="N", help=FROM_ROUND)
     run.add_argument("--force", action="store_true", help="replace the run that --out holds")
     run.add_argument("--slim", action="store_true", help="at a good end drop what only a resume needs (`fedsm clean`)")
+    add_tracking(run)
     add_job_options(run, centralized=True)
     add_format(run)
     run.set_defaults(do=_run)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app_fedsm.cli.job_options import add_job_options
+from app_fedsm.cli.job_options import add_job_options, add_tracking
 from app_fedsm.cli.output import Result, add_format
 from app_fedsm.cli.parser import Parser
 from fedsm.core.errors import UserError
@@ -17,12 +17,15 @@ from fedsm.core.text import printable
 
 if TYPE_CHECKING:
     from app_fedsm.federation.session import Login
+    from app_fedsm.tracking import Tracking
     from fedsm.core.settings import JobSettings
 
 _GPUS = re.compile(r"(?:(?P<site>[^=]+)=)?(?P<count>\d+)(?::(?P<memory>\d+))?")
 
 
-def submit_and_follow(args: argparse.Namespace, login: Login, settings: JobSettings, sites: list[str]) -> Result:
+def submit_and_follow(
+    args: argparse.Namespace, login: Login, settings: JobSettings, sites: list[str], tracking: Tracking
+) -> Result:
     """Submits a job, follows it and fetches its result."""
     from app_fedsm.cli import run_end
     from app_fedsm.federation import remote
@@ -34,7 +37,7 @@ def submit_and_follow(args: argparse.Namespace, login: Login, settings: JobSetti
         raise UserError(f"{len(sites)} sites, but min_sites is {settings.min_sites}: no round could be closed")
     remote.check_connected(login, sites)
     prepare_folder(args.out, resume=False, force=args.force)
-    job_id = remote.submit(login, settings, args.out, sites, args.byoc, resources)
+    job_id = remote.submit(login, settings, args.out, sites, args.byoc, resources, tracking=tracking)
     print(f"job {job_id}: {len(sites)} sites, {settings.rounds} rounds", file=sys.stderr)
     if args.no_wait:
         print(ask_commands(args.out)["fetch"])
@@ -138,5 +141,6 @@ def add_submission(parser: Parser) -> None:
     add("--byoc", action="store_true", help="carry the code inside the job (sites must allow it)")
     add_gpus(parser)
     add("--no-wait", action="store_true", help="only submit; `fedsm fetch` brings the result")
+    add_tracking(parser)
     add_job_options(parser)
     add_format(parser)

@@ -14,6 +14,7 @@ from app_fedsm.federation import session as sessions
 from app_fedsm.federation.following import PATIENCE, POLL_SECONDS, RUNNING, WAITING, events_of, follow, refusals
 from app_fedsm.federation.session import Login
 from app_fedsm.runs.run_folder import EARLIER, LOG, PROGRESS, RESULTS, RUN, check_links, check_rounds, collect
+from app_fedsm.tracking import DEFAULT_TRACKING, Tracking, noted_tracking
 from fedsm.core.errors import UserError
 from fedsm.core.files import write_json
 from fedsm.core.names import check_job_id, check_site_names
@@ -49,7 +50,7 @@ def check_connected(login: Login, sites: list[str]) -> None:
 def submit(
     login: Login, settings: JobSettings, out: Path, sites: list[str], byoc: bool = False,
     resources: dict[str, dict] | None = None, earlier: Sequence[str] = (), all_sites: list[str] | None = None,
-    from_round: int | None = None,
+    from_round: int | None = None, tracking: Tracking = DEFAULT_TRACKING,
 ) -> str:  # fmt: skip
     """Submits a job and notes it in the run's folder, so that a later command can follow it.
 
@@ -63,6 +64,7 @@ def submit(
         earlier: ids of the jobs whose checkpoints this one goes on from, the newest first.
         all_sites: the sites of the run, where some of them are away; default: `sites`.
         from_round: the round to go on from; default: that of the newest checkpoint.
+        tracking: where the curves go.
 
     Returns:
         the job's id.
@@ -77,13 +79,13 @@ def submit(
         resume_from = f"job:{','.join(earlier)}" if earlier else ""
         recipe = FedSMRecipe(
             settings=settings, resume_from=resume_from, from_round=from_round, byoc=byoc, sites=sites,
-            resources=resources,
+            resources=resources, track=tracking,
         )  # fmt: skip
         recipe.export(str(out / "job"))
         job_id = hand_in(session, out / "job" / recipe.name)
     note = {"job_id": job_id, "kit": str(login.kit.resolve()), "study": login.study, "settings": settings.to_dict()}
     more = {"sites": all_sites or sites, "byoc": byoc, "resources": resources or {}, "earlier": list(earlier)}
-    write_json(out / RUN, note | more)
+    write_json(out / RUN, note | more | tracking.note())
     return job_id
 
 
@@ -122,7 +124,7 @@ def resume(
     """
     check_links(out)
     job = load_job(out)
-    login, old = login_of(job), job["job_id"]
+    login, old, tracking = login_of(job), job["job_id"], noted_tracking(job)
     if (out / RESULTS).is_file() and rounds is None and from_round is None:
         raise UserError(f"{out} is finished", remedy="--rounds N goes on for more")
     settings = JobSettings.from_dict(job["settings"] | ({} if rounds is None else {"rounds": rounds}))
@@ -146,7 +148,7 @@ def resume(
                 raise UserError(f"job {old} runs and no site waits to come back", remedy=f"`{fetch}` waits for it")
             _stop(session, old)
     ids = [old, *job["earlier"]]
-    new = submit(login, settings, out, present, job["byoc"], job["resources"], ids, sites, from_round)
+    new = submit(login, settings, out, present, job["byoc"], job["resources"], ids, sites, from_round, tracking)
     if (out / RESULTS).is_file():
         (out / RESULTS).replace(out / EARLIER)  # so that they are not taken for the new job's results
     return new, [site for site in sites if site not in present]
@@ -177,7 +179,7 @@ def load_job(out: Path) -> dict:
     for job_id in ids:
         check_job_id(job_id, str(out / RUN))
     check_site_names(job["sites"], str(out / RUN))
-    return job
+    return job | {key: run.get(key) for key in DEFAULT_TRACKING.note()}
 
 
 def login_of(job: dict) -> Login:

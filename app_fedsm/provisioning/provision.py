@@ -46,6 +46,7 @@ def provision(project_file: Path, out: Path) -> Kits:
         UserError: the project is wrong, or `nvflare provision` refuses it.
     """
     from app_fedsm.provisioning.kits import close_kit, fill_server, fill_site, keep_local
+    from app_fedsm.provisioning.monitoring import parse_statsd, write_monitoring
     from app_fedsm.provisioning.project_check import read_project
 
     project = read_project(project_file)
@@ -69,6 +70,8 @@ def provision(project_file: Path, out: Path) -> Kits:
     kit = (folder / server["name"]).resolve()
     storage = fill_server(kit, Path(server.get("storage", kit / _STORAGE)), server.get("byoc", False))
     for entry in project.participants:
+        if address := parse_statsd(entry.get("statsd")):
+            write_monitoring(folder / entry["name"], entry["name"], *address)
         close_kit(folder / entry["name"])
     close_to_others(workspace)  # the root key, and the kits that an earlier version made
     return Kits(

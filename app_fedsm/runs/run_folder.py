@@ -27,10 +27,13 @@ RUN = "run.json"
 LOG = "flare.log"
 RESULTS = "results.json"
 PROGRESS = "progress.jsonl"
+_WANDB = "wandb"  # it links to its log in the user's cache folder; the links are not collected
+_CURVES = ("tb_events", _WANDB)  # those of a resumed run join the earlier ones
 _PRODUCTS = (
     "super_model",
     FOLDER,
-    "tb_events",
+    *_CURVES,
+    "mlflow.db",  # it holds all rounds, also those before a resume
     PROGRESS,
     AcceptedLog.NAME,
     "metrics",  # this and the next two: see `fedsm.flare.artefacts`, whose FLARE takes seconds to import
@@ -119,11 +122,13 @@ def check_links(out: Path) -> None:
     for folder in (out / "workspace", place.parent, place):
         if folder.is_symlink():
             refuse_links(folder.parent, [folder.name])
-    refuse_links(place, _PRODUCTS)
+    refuse_links(place, [name for name in _PRODUCTS if name != _WANDB])
+    if (place / _WANDB).is_symlink():
+        refuse_links(place, [_WANDB])
 
 
 def load_run(out: Path) -> dict:
-    """What an earlier `fedsm run` wrote about itself: `data`, `settings`, `threads`, `cache`.
+    """What an earlier `fedsm run` wrote about itself: `data`, `settings`, `threads`, `cache`, and where the curves go.
 
     Raises:
         UserError: there is none, or it cannot go on here.
@@ -142,7 +147,7 @@ def load_run(out: Path) -> dict:
             f"{out} cannot go on: its checkpoints were dropped by --slim or `fedsm clean`",
             remedy="its results and its super model can be used; for more rounds start a new run with another --out",
         )
-    return loaded
+    return run
 
 
 def find_super_model(path: Path) -> Path:
@@ -229,8 +234,8 @@ def collect(source: Path, out: Path) -> None:
         if not (source / name).exists():
             continue
         target = out / name
-        if target.is_dir() and name == "tb_events":
-            shutil.copytree(source / name, target, dirs_exist_ok=True)  # a resumed run's curves join the earlier ones
+        if name in _CURVES:
+            shutil.copytree(source / name, target, dirs_exist_ok=True, ignore=_links)
             shutil.rmtree(source / name)
             continue
         if name == FOLDER and not list((source / name).glob("round_*.json")):
@@ -241,6 +246,10 @@ def collect(source: Path, out: Path) -> None:
             os.replace(target, earlier)
         shutil.move(source / name, target)
         _remove(earlier)
+
+
+def _links(folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if Path(folder, name).is_symlink()]
 
 
 def _remove(path: Path) -> None:

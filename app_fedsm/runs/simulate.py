@@ -20,6 +20,7 @@ from tqdm import tqdm
 from app_fedsm.runs.progress import WITHOUT_ROUNDS, Tail, show, tick
 from app_fedsm.runs.run_folder import EARLIER, LOG, PROGRESS, RESULTS, RUN, collect, lock_folder, server_folder
 from app_fedsm.runs.workspace import plain_path, prepare_workspace
+from app_fedsm.tracking import DEFAULT_TRACKING, Tracking
 from fedsm.client.site_file import CACHE_BUDGET
 from fedsm.core.errors import UserError
 from fedsm.core.files import write_json
@@ -81,7 +82,8 @@ def check_data(root: Path, settings: JobSettings, task: str, known: Sequence[str
 
 def simulate(
     settings: JobSettings, root: Path, sites: list[str], out: Path, threads: int, resume: bool,
-    cache: Path | None = None, adapt: Callable[[Path, Path], None] = lambda job, workspace: None,
+    cache: Path | None = None, tracking: Tracking = DEFAULT_TRACKING,
+    adapt: Callable[[Path, Path], None] = lambda job, workspace: None,
 ) -> dict:  # fmt: skip
     """Runs the job to its end.
 
@@ -93,6 +95,7 @@ def simulate(
         threads: sites that run at the same time.
         resume: go on from the folder's newest checkpoint.
         cache: where decoded images are kept; default: in the run's folder.
+        tracking: where the curves go.
         adapt: changes the job's folder and the workspace before each start; for the chaos run.
 
     Returns:
@@ -106,7 +109,8 @@ def simulate(
 
     root, out = root.resolve(), out.resolve()
     cache = (cache or out / "cache").resolve()
-    write_json(out / RUN, {"data": str(root), "settings": settings.to_dict(), "threads": threads, "cache": str(cache)})
+    asked = {"data": str(root), "settings": settings.to_dict(), "threads": threads, "cache": str(cache)}
+    write_json(out / RUN, asked | tracking.note())
     name = f"{settings.method}_{settings.task.name}"
     workspace, log, results = out / "workspace", out / LOG, out / RESULTS
     if results.exists():
@@ -115,7 +119,7 @@ def simulate(
     print(f"{len(sites)} sites, {settings.rounds} rounds; FLARE's log: {log}", file=sys.stderr)
     for attempt in range(1 + RESTARTS):
         resume_from = str(out / FOLDER) if resume else ""
-        FedSMRecipe(name, settings=settings, resume_from=resume_from).export(str(out / "job"))
+        FedSMRecipe(name, settings=settings, resume_from=resume_from, track=tracking).export(str(out / "job"))
         # Threads by the number of sites, not of those that run at once: sums in torch depend on the threads.
         prepare_workspace(workspace, root, len(sites), out / "site_state", cache)
         adapt(out / "job" / name, workspace)

@@ -60,10 +60,11 @@ def test_those_that_wait_are_bounded(runner):
     assert 0 < len(runner.in_events) <= 1000
 
 
-def test_curves_are_the_servers_own(tmp_path):
+@pytest.mark.parametrize("kind", ["tensorboard", "mlflow", "wandb"])
+def test_curves_are_the_servers_own(tmp_path, kind):
     import json
 
-    FedSMRecipe("job", settings=small_settings()).export(str(tmp_path))
+    FedSMRecipe("job", settings=small_settings(), track=kind).export(str(tmp_path))
     config = json.loads((tmp_path / "job/app/config/config_fed_server.json").read_text())
-    (receiver,) = [c for c in config["components"] if c["id"] == "tensorboard"]
-    assert receiver["args"]["events"] == ["analytix_log_stats"]
+    (receiver,) = [c for c in config["components"] if "tracking" in c["path"]]
+    assert receiver["id"] == kind and receiver["args"]["events"] == ["analytix_log_stats"]

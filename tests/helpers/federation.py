@@ -16,7 +16,8 @@ from unittest.mock import Mock
 import yaml
 from nvflare.apis.client import Client
 from nvflare.apis.event_type import EventType
-from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_constant import FLContextKey, ProcessType
 from nvflare.apis.fl_context import FLContext, FLContextManager
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.impl.wf_comm_server import WFCommServer
@@ -129,6 +130,7 @@ class Federation:
         site_settings: site -> what its `fedsm_site.yaml` says beyond where the data are.
         controller: another one than that of a training.
         job_id: another one than the simulator's: checkpoints live beside the jobs then, and have an owner.
+        components: further components of the server, id -> component; they get its events.
         submitter: who submitted it, as FLARE's job meta says: `submitter_name` and the like.
     """
 
@@ -144,6 +146,7 @@ class Federation:
         controller: Controller | None = None,
         job_id: str = JOB,
         submitter: dict[str, str] | None = None,
+        components: dict[str, FLComponent] | None = None,
     ):
         sys.audit(FEDERATION_EVENT)
         self.job_id = job_id
@@ -155,6 +158,7 @@ class Federation:
         self.panic: str | None = None
         self.broken: BaseException | None = None  # what a test's own fault raised
         self.aggregator = SoftPullAggregator()
+        self._components = components or {}
         self.controller = controller or FedSMController(settings.to_dict(), resume_from=resume_from)
         (folder / "server" / "startup").mkdir(parents=True, exist_ok=True)
         (folder / "server" / "local").mkdir(exist_ok=True)
@@ -164,11 +168,13 @@ class Federation:
 
         self.engine = Mock(spec=ServerEngineSpec)
         self.engine.get_clients.return_value = [s.client for s in self.sites.values()]
-        self.engine.get_component.return_value = self.aggregator
+        self.engine.get_component.side_effect = ({"aggregator": self.aggregator} | self._components).get
         self.engine.get_workspace.return_value = Workspace(str(folder / "server"), "server")
         self.engine.fire_event.side_effect = self._fire
         self.engine.get_cell = lambda: None
-        self._manager = FLContextManager(engine=self.engine, identity_name="server", job_id=job_id)
+        self._manager = FLContextManager(
+            self.engine, "server", job_id, private_stickers={FLContextKey.PROCESS_TYPE: ProcessType.SERVER_JOB}
+        )
         self.engine.new_context.side_effect = self._manager.new_context
         self._job_meta = submitter
         self.server = WFCommServer(task_check_period=0.02)
@@ -188,6 +194,8 @@ class Federation:
 
     def _fire(self, event: str, fl_ctx: FLContext) -> None:
         self.events.append(event)
+        for component in self._components.values():
+            component.handle_event(event, fl_ctx)
         if event == EventType.FATAL_SYSTEM_ERROR:
             self.panic = fl_ctx.get_prop("__event_data__")
             self.abort.trigger(True)
@@ -198,6 +206,7 @@ class Federation:
         fl_ctx.set_prop(FLContextKey.JOB_META, self._job_meta, private=True, sticky=True)
         self.server.initialize_run(fl_ctx)
         self.controller.initialize(fl_ctx)
+        self._fire(EventType.START_RUN, fl_ctx)
         threads = [threading.Thread(target=site.loop, daemon=True) for site in self.sites.values()]
         for thread in threads:
             thread.start()
@@ -208,6 +217,7 @@ class Federation:
             self.done.set()
             self.controller.stop_controller(fl_ctx)
             self.server.finalize_run(fl_ctx)
+            self._fire(EventType.END_RUN, fl_ctx)
             for thread in threads:
                 thread.join(timeout=30)
         if self.broken:

@@ -27,8 +27,10 @@ from fedsm.flare.artefacts import write_artefacts
 from fedsm.flare.compat import intake
 from fedsm.flare.compat.fatal_codes import take_fatal_codes_as_failures
 from fedsm.flare.compat.memory import job_cells, received_to_disk
+from fedsm.flare.compat.receivers import receive_own_curves
 from fedsm.flare.compat.site_events import guard_events
 from fedsm.flare.compat.tensors import enable_tensors
+from fedsm.flare.curves import check_receiver, send_earlier, send_validation
 from fedsm.flare.round import Round
 from fedsm.flare.run import Run
 from fedsm.flare.settle import settle, try_candidates
@@ -71,6 +73,7 @@ class FedSMController(Controller):
     ):
         super().__init__()
         guard_events()
+        receive_own_curves()
         self.from_round = from_round
         self.settings = settings
         self.aggregator_id = aggregator_id
@@ -141,6 +144,7 @@ class FedSMController(Controller):
         job = JobSettings.from_dict(self.settings)
         clients = sorted((c.name for c in engine.get_clients()), key=natural_key)
         check_simulated_data(fl_ctx, clients)
+        check_receiver(fl_ctx)
         build_unet(job.task)  # loads the libraries now, so that they do not count as memory growth of the run
         return_freed_memory()
         self._start_rss = psutil.Process().memory_info().rss
@@ -154,6 +158,7 @@ class FedSMController(Controller):
             tracks, record, last_round = resume(job, source, checkpoints, clients, self.from_round)
             accepted_log.adopt(source.parent, last_round)
             remove_earlier(source, self._checkpoint_dir, self._root, self._submitter)
+            send_earlier(self, record.history, fl_ctx)
             self.log_info(fl_ctx, f"fedsm resumes run {record.run_id} after round {last_round}")
         else:
             tracks, last_round = server_tracks(job, clients), 0
@@ -177,6 +182,7 @@ class FedSMController(Controller):
         settle(run, run.last_round, playing(run.tracks, run.last_round))
         if run.stopped:
             return
+        send_validation(self, run.record.history[-1], run.fl_ctx)
         outcome = try_candidates(run)
         if run.stopped:
             return

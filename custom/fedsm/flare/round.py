@@ -12,6 +12,7 @@ from nvflare.fuel.utils.memory_utils import cleanup_memory
 
 from fedsm.flare import exchange
 from fedsm.flare.curves import send_losses, send_validation
+from fedsm.flare.monitoring import publish_round
 from fedsm.flare.run import Run
 from fedsm.flare.settle import settle
 from fedsm.flare.task import TaskResults, TaskSpec
@@ -92,6 +93,7 @@ class Round:
         entering = run.record.history[number - 2].get("score", {}) if number > 1 else {}
         told = {key: row[key] for key in ("round", "seconds", "answered", "missing", "attempts")}
         run.progress.tell("round", score=entering, **told)
-        send_losses(run.controller, row, run.fl_ctx)
+        publish_round(row, entering, run.fl_ctx.get_job_id())
         if number > 1:
             send_validation(run.controller, run.record.history[number - 2], run.fl_ctx)
+        send_losses(run.controller, row, run.fl_ctx)

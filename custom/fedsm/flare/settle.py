@@ -8,7 +8,6 @@ from nvflare.fuel.utils.memory_utils import cleanup_memory
 
 from fedsm.core.tensors import Tensors
 from fedsm.flare import exchange
-from fedsm.flare.curves import send_validation
 from fedsm.flare.run import Run
 from fedsm.flare.task import TaskResults, TaskSpec
 from fedsm.selectors.policy import Policy
@@ -57,7 +56,6 @@ def settle(run: Run, last: int, names: list[str]) -> None:
     for name in names:
         run.warn(run.tracks[name].close(DELIVER, {site: r[name] for site, r in reports.items() if name in r}))
     run.checkpoint()
-    send_validation(run.controller, run.record.history[last - 1], run.fl_ctx)
 
 
 def try_candidates(run: Run) -> Outcome:

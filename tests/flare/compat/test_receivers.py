@@ -1,0 +1,95 @@
+"""Workaround: `fedsm.flare.compat.receivers`.
+
+Symptom: on a server, FLARE's receivers for MLflow and Weights & Biases drop the curves of the server's own components:
+they make a run for each client, and none for the server. FLARE 2.9.0. With the workaround:
+`tests/flare/test_tracking.py`.
+"""
+
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import pytest
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import FLContextKey, ProcessType
+from nvflare.apis.fl_context import FLContextManager
+from nvflare.apis.shareable import Shareable
+from nvflare.app_common.widgets.streaming import ANALYTIC_EVENT_TYPE, AnalyticsReceiver
+
+
+class Receiver(AnalyticsReceiver):
+    """FLARE's choice of participants alone, as both receivers have it."""
+
+    def __init__(self, flares):
+        super().__init__([ANALYTIC_EVENT_TYPE])
+        self._flares = flares
+
+    def initialize(self, fl_ctx):
+        self._flares(self, fl_ctx)
+
+    def save(self, fl_ctx, shareable, record_origin):
+        self.tried = getattr(self, "tried", 0) + 1
+        raise ConnectionError("its server is away")
+
+    def finalize(self, fl_ctx):
+        """Not called here."""
+
+
+@pytest.fixture
+def fl_ctx(tmp_path):
+    engine = Mock(get_clients=lambda: [SimpleNamespace(name="site-1"), SimpleNamespace(name="site-2")])
+    process = {FLContextKey.PROCESS_TYPE: ProcessType.SERVER_JOB}
+    return FLContextManager(engine, "server", "job", private_stickers=process).new_context()
+
+
+@pytest.mark.parametrize("kind", ["mlflow", "wandb"])
+def test_flares_receivers_have_no_place_for_the_servers_own_curves(kind, fl_ctx, monkeypatch):
+    """Taken from FLARE's own `initialize`: what it does for each participant is replaced, and noted."""
+    pytest.importorskip(kind)
+    made: list[str] = []
+    if kind == "mlflow":
+        from nvflare.app_opt.tracking.mlflow import mlflow_receiver as module
+
+        receiver = module.MLflowReceiver(events=[ANALYTIC_EVENT_TYPE])
+        monkeypatch.setattr(module, "mlflow", Mock())
+        monkeypatch.setattr(receiver, "_get_tracking_uri", lambda fl_ctx: "")
+        monkeypatch.setattr(receiver, "_get_artifact_location", lambda where, fl_ctx: "")
+        monkeypatch.setattr(receiver, "_mlflow_setup", lambda where, name, tags, sites, fl_ctx: made.extend(sites))
+    else:
+        from nvflare.app_opt.tracking.wandb import wandb_receiver as module
+
+        monkeypatch.setattr(module, "Process", Mock())
+        receiver = module.WandBReceiver({"project": "p", "group": "g", "job_type": "t", "name": "n"})
+        monkeypatch.setattr(module.time, "sleep", lambda seconds: None)
+    receiver.initialize(fl_ctx)  # not through the event, which may be changed by now
+    made = made or list(receiver.queues)
+    assert made == ["site-1", "site-2"]
+
+
+def test_a_receiver_of_our_jobs_sees_one_participant(fl_ctx):
+    from fedsm.flare.compat.receivers import receive_own_curves
+
+    receive_own_curves()
+    seen = []
+    own = Receiver(lambda self, ctx: seen.append((ctx.get_process_type(), ctx.get_identity_name())))
+    own.handle_event(EventType.START_RUN, fl_ctx)
+    of_sites = Receiver(lambda self, ctx: seen.append((ctx.get_process_type(), ctx.get_identity_name())))
+    of_sites.events = ["fed." + ANALYTIC_EVENT_TYPE]
+    of_sites.handle_event(EventType.START_RUN, fl_ctx)
+    assert seen == [(ProcessType.CLIENT_JOB, "server"), (ProcessType.SERVER_JOB, "server")]
+
+
+def test_a_store_that_is_away_is_not_asked_for_every_value(fl_ctx, monkeypatch):
+    """FLARE tries it again with each of the twenty values of a round, and the round waits each time."""
+    from fedsm.flare.compat import receivers
+
+    receivers.receive_own_curves()
+    receiver = Receiver(lambda self, ctx: None)
+    receiver.handle_event(EventType.START_RUN, fl_ctx)
+    fl_ctx.set_prop(FLContextKey.EVENT_DATA, Shareable(), private=True, sticky=False)
+    for _ in range(20):
+        receiver.handle_event(ANALYTIC_EVENT_TYPE, fl_ctx)
+    assert receiver.tried == 1
+    later = receivers.time.monotonic() + receivers._PAUSE
+    monkeypatch.setattr(receivers.time, "monotonic", lambda: later)
+    receiver.handle_event(ANALYTIC_EVENT_TYPE, fl_ctx)
+    assert receiver.tried == 2
