@@ -39,7 +39,7 @@ def _submit(args: argparse.Namespace) -> Result:
     tracking = choose_tracking(args.track, args.track_uri)  # the server looks whether an MLflow server answers
     login = login_of(args, args.kit)
     sites = _connected(login, int(args.sites[0])) if _is_count(args.sites) else args.sites
-    check_tracks(settings, sites, tracking)
+    check_tracks(settings, sites)
     try_networks(settings, len(sites))
     return submit_and_follow(args, login, settings, sites, tracking)
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-MONITORING = "statsd__resources.json"  # FLARE reads local/*__resources.json beside resources.json, for jobs as well
-_MOST_PORT = 65535
+from app_fedsm.provisioning.ports import port_problem
+from fedsm.preflight.monitoring import FILE_NAME, REPORTER
 
 
 def parse_statsd(address: object) -> tuple[str, int] | None:
     """Host and port of `HOST:PORT`; None if it is not of that form."""
     host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
-    if not host or not port.isdecimal() or not 1 <= int(port) <= _MOST_PORT:
+    if not host or not port.isdecimal() or port_problem(int(port)):
         return None
     return host, int(port)
 
@@ -30,12 +30,12 @@ def write_monitoring(kit: Path, name: str, host: str, port: int) -> None:
         host: the daemon's host.
         port: its UDP port.
     """
-    path = kit / "local" / MONITORING
+    path = kit / "local" / FILE_NAME
     if path.exists():
         return
     tags = {"tags": {"site": name}}
     parts = {
-        "statsd_reporter": ("nvflare.fuel_opt.statsd.statsd_reporter.StatsDReporter", {"host": host, "port": port}),
+        REPORTER: ("nvflare.fuel_opt.statsd.statsd_reporter.StatsDReporter", {"host": host, "port": port}),
         "system_metrics": ("nvflare.metrics.system_metrics_collector.SysMetricsCollector", tags),
         "job_metrics": ("nvflare.metrics.job_metrics_collector.JobMetricsCollector", tags),
     }

@@ -12,6 +12,7 @@ import yaml
 from nvflare.apis.utils.format_check import name_check
 from nvflare.lighter.constants import DEFINED_ROLES
 
+from app_fedsm.provisioning.monitoring import parse_statsd
 from app_fedsm.provisioning.ports import port_collisions, port_problem
 from app_fedsm.provisioning.relay_check import connection_problem, relay_problems
 from app_fedsm.provisioning.study_check import study_problems
@@ -20,8 +21,9 @@ from fedsm.core.names import is_site_name
 
 _TYPES = ("server", "client", "relay", "admin")
 _KEYS = {  # FLARE ignores unknown keys without a message: with a misspelt port key it would use its default port
-    "server": "fed_learn_port admin_port default_host host_names connection_security listening_host storage byoc",
-    "client": "listening_host connect_to connection_security byoc",
+    "server": "fed_learn_port admin_port default_host host_names connection_security listening_host storage byoc"
+    " statsd",
+    "client": "listening_host connect_to connection_security byoc statsd",
     "relay": "listening_host connect_to connection_security",
     "admin": "role connect_to",
 }
@@ -110,6 +112,8 @@ def _check_participant(entry: dict, project: Project) -> None:
         project.warnings.append(f"{where}: key {key!r} is not known here and may do nothing; known: {_KEYS[kind]}")
     if not isinstance(entry.get("byoc", True), bool):
         project.errors.append(f"{where}: byoc must be true or false, got {entry['byoc']!r}")
+    if "statsd" in entry and parse_statsd(entry["statsd"]) is None:
+        project.errors.append(f"{where}: statsd must be HOST:PORT, as localhost:9125, got {entry['statsd']!r}")
     if kind in ("client", "relay") and not is_site_name(name):
         what = "site" if kind == "client" else "relay"
         project.errors.append(f"{where}: a {what}'s name has letters, digits, '-' and '_' only and is not 'server'")

@@ -70,7 +70,7 @@ def provision(project_file: Path, out: Path) -> Kits:
     kit = (folder / server["name"]).resolve()
     storage = fill_server(kit, Path(server.get("storage", kit / _STORAGE)), server.get("byoc", False))
     for entry in project.participants:
-        if address := parse_statsd(entry.get("statsd")):
+        if entry["type"] in ("server", "client") and (address := parse_statsd(entry.get("statsd"))):
             write_monitoring(folder / entry["name"], entry["name"], *address)
         close_kit(folder / entry["name"])
     close_to_others(workspace)  # the root key, and the kits that an earlier version made

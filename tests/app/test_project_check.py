@@ -67,6 +67,7 @@ def repeat(index):
         (change(SITE_1, org=None), "participant 'site-1': org None"),
         (change(SITE_1, type="robot"), "participant 'site-1': type 'robot' is none of server, client, relay, admin"),
         (change(SITE_1, byoc="no"), "participant 'site-1': byoc must be true or false, got 'no'"),
+        (change(SITE_1, statsd="localhost"), "'site-1': statsd must be HOST:PORT, as localhost:9125, got 'localhost'"),
         (change(SITE_1, name=None), "participant number 2: it has no name"),
         (change(SITE_2, name="site-1"), "participant 'site-1': the name is there 2 times"),
         (change(LEAD, name="lead"), "participant 'lead': a user's name is an e-mail address"),

@@ -18,6 +18,7 @@ from fedsm.preflight.footprint import cache_bytes, job_footprint
 from fedsm.preflight.kit import Kit
 from fedsm.preflight.line import Line
 from fedsm.preflight.machine import check_device, check_disk, check_memory, check_writing
+from fedsm.preflight.monitoring import check_monitoring
 from fedsm.preflight.policy import check_code
 from fedsm.preflight.versions import check_against_server, check_packages, check_python
 
@@ -33,7 +34,7 @@ def check_site(kit: Kit, settings: JobSettings | None, expected: dict[str, str] 
         expected: the server's versions; None: not known.
     """
     lines = check_packages() + check_python() + check_against_server(expected)
-    lines += check_certificate(kit) + check_server(kit) + check_code(kit)
+    lines += check_certificate(kit) + check_server(kit) + check_code(kit) + check_monitoring(kit)
     site, found = check_settings(kit)
     lines += found + check_writing(kit, site)
     if site is None:
