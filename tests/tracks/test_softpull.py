@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedsm.core.errors import UserError
-from fedsm.tracks import server_tracks, softpull
+from fedsm.tracks import pull_in_place, server_tracks
 from fedsm.tracks.base import TRAIN
 from tests.helpers.small_jobs import SITES, small_settings
 
@@ -87,13 +87,13 @@ def test_one_site_is_refused():
 @pytest.mark.parametrize("block", [1, 3, 1000])
 def test_blocks_of_entries_change_nothing(monkeypatch, block):
     """K' = 2, lam = 0.75: w_1 <- 0.75 * 0 + 0.25 * 4 = 1 and w_2 <- 0.75 * 4 + 0.25 * 0 = 3, in whatever blocks."""
-    monkeypatch.setattr(softpull, "_BLOCK", block)
+    monkeypatch.setattr(pull_in_place, "_BLOCK", block)
     shapes = {"a": (2,), "b": (5,), "c": (1, 2), "d": ()}
     models = [{k: torch.full(shape, v) for k, shape in shapes.items()} for v in (0.0, 4.0)]
     for model in models:
         model["d64"] = model["d"].double()
         model["steps"] = torch.tensor(7)
-    softpull.soft_pull_(models, 0.75)
+    pull_in_place.soft_pull_(models, 0.75)
     for model, expected in zip(models, (1.0, 3.0), strict=True):
         assert all((v == expected).all() for k, v in model.items() if k != "steps")
         assert model["steps"] == 7 and model["d64"].dtype == torch.float64

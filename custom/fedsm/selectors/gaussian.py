@@ -111,6 +111,13 @@ def shrunk_correlation(correlation: torch.Tensor, shrinkage: float) -> torch.Ten
     return positive((1 - shrinkage) * correlation + shrinkage * identity, shrinkage)
 
 
+def whitening(correlation: torch.Tensor, shrinkage: float) -> torch.Tensor:
+    """L^-1 with R = L L^T the shrunk correlation: z^T R^-1 z = |L^-1 z|^2."""
+    root = torch.linalg.cholesky(shrunk_correlation(correlation, shrinkage))
+    inverse: torch.Tensor = torch.linalg.solve_triangular(root, torch.eye(len(root), dtype=root.dtype), upper=False)
+    return inverse
+
+
 def flat_sums(sums: dict[str, Tensors]) -> Tensors:
     """Every site's sums as one file's entries."""
     return {f"{site}/{key}": value for site, own in sums.items() for key, value in own.items()}
@@ -169,11 +176,7 @@ class StatisticsSelector:
         self._means = tensors["means"]
         self._deviation = tensors["deviation"]
         self._typical = tensors.get("typical", torch.ones(len(self._means), dtype=torch.float64))
-        # z^T R^-1 z = |L^-1 z|^2 with R = L L^T.
-        shrunk = shrunk_correlation(tensors["correlation"], tensors["shrinkage"].item())
-        self._whiten = torch.linalg.solve_triangular(
-            torch.linalg.cholesky(shrunk), torch.eye(len(shrunk), dtype=torch.float64), upper=False
-        )
+        self._whiten = whitening(tensors["correlation"], tensors["shrinkage"].item())
 
     def distances_of(self, rows: torch.Tensor) -> torch.Tensor:
         """(B, D) descriptors to (B, K) squared Mahalanobis distances to the sites."""

@@ -20,7 +20,7 @@ Only tracks that hold something for each site need to know when sites join or le
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -211,6 +211,14 @@ class ServerTrack(ABC):
         Its name is a stem of `files`, as soon as the network is at the server.
         """
         return {self.name: self.sites}
+
+    def held(self) -> Set[str]:
+        """Entries of a personal network that are its site's alone, and never mixed with another site's."""
+        return frozenset()
+
+    def facts(self) -> dict[str, Any]:
+        """What results.json says of the track beside its scores: few plain values, when its training is over."""
+        return {}
 
 
 @runtime_checkable

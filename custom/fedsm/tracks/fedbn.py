@@ -12,7 +12,7 @@ layers have no parameters, is trained as with FedAvg.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase  # the parent of all batch and instance norms
 
 from fedsm.core.state import subtract
+from fedsm.core.task_settings import TaskSettings
 from fedsm.core.tensors import Batch, Tensors
 from fedsm.nets import build_unet
 from fedsm.tracks.base import TRAIN, Phase, Report
@@ -38,6 +39,12 @@ def norm_entries(net: nn.Module) -> set[str]:
         if isinstance(module, _NORMS)
         for key in module.state_dict()
     }
+
+
+def unet_norm_entries(task: TaskSettings) -> Set[str]:
+    """The same of a task's U-Net."""
+    with torch.random.fork_rng(devices=[]):
+        return norm_entries(build_unet(task))
 
 
 class FedBNClient(SitePersonalClient):
@@ -70,11 +77,13 @@ class FedBNServer(SharedAndPersonalServer):
 
     def __init__(self, *args: Any):
         super().__init__(*args)
-        with torch.device("meta"):  # only the names matter: no weights, no random numbers
-            norms = norm_entries(build_unet(self.settings.task))
-        shared = {key: value for key, value in self.weights.items() if key not in norms}
+        self._norms = unet_norm_entries(self.settings.task)
+        shared = {key: value for key, value in self.weights.items() if key not in self._norms}
         self.network = SharedNetwork(shared, self.sites)
 
     def payload(self, phase: Phase, site: str) -> Tensors:
         """u, also after the last round: norm layers alone are not a network."""
         return self.weights
+
+    def held(self) -> Set[str]:
+        return self._norms

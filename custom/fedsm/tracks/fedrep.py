@@ -26,7 +26,7 @@ made them, and the body is trained as with FedAvg.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import Any
 
 from pydantic import Field
@@ -97,3 +97,6 @@ class FedRepServer(SharedAndPersonalServer):
     def payload(self, phase: Phase, site: str) -> Tensors:
         """The body, also after the last round: a head alone is not a network."""
         return self.weights
+
+    def held(self) -> Set[str]:
+        return {key for key in self.delivered.first if key.startswith(HEAD)}

@@ -49,6 +49,7 @@ from fedsm.selectors.gaussian import (
     StatisticsSelector,
     classes_of,
     flat_sums,
+    gaussian_classes,
     sums_by_site,
     sums_template,
     typical_distances,
@@ -57,6 +58,7 @@ from fedsm.selectors.network_features import encoder_weights
 from fedsm.selectors.possible_sums import sums_problem
 from fedsm.selectors.private_sums import PrivateSums
 from fedsm.selectors.releases import SumsKey, exact_sums
+from fedsm.selectors.similarity import squared_distances
 from fedsm.tracks.base import DELIVER, REGISTER, TRAIN, ClientTrack, Phase, Report, ServerTrack
 from fedsm.tracks.options import TrackOptions
 from fedsm.tracks.segmentation import SegmentationClient
@@ -232,6 +234,16 @@ class StatisticsServer(ServerTrack):
         if self._weighed is None:
             self._weighed = covariance_weights(self._sums, self.settings.max_share, self._scale)
         return self._weighed
+
+    def site_distances(self) -> torch.Tensor:
+        """(K, K) squared Mahalanobis distances between the sites; NaN where a site's sums are not there."""
+        known = [site for site in self.sites if site in self._sums]
+        squared = torch.full((len(self.sites), len(self.sites)), torch.nan, dtype=torch.float64)
+        if known:
+            weights, rows = self._weights()[0], torch.tensor([self.sites.index(site) for site in known])
+            classes = gaussian_classes([self._sums[s] for s in known], [weights[s] for s in known])
+            squared[rows[:, None], rows] = squared_distances(classes)
+        return squared
 
     def models(self) -> dict[str, list[str]]:
         """None: the classes are the same in every round."""

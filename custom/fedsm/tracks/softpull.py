@@ -3,13 +3,21 @@
     w_{p,k} <- lam * w_{p,k} + (1 - lam) / (K - 1) * sum_{j != k} w_{p,j},      lam in [1/K, 1]
 
 Xu et al., CVPR 2022, eq. 10 and Algorithm 1, line 16. lam = 1/K is plain averaging, lam = 1 is local training.
+
+Two options go beyond the paper. `pull: similarity` has each site pulled more by sites that are like it,
+
+    w_{p,k} <- lam * w_{p,k} + (1 - lam) * sum_{j != k} p_kj w_{p,j},           sum_j p_kj = 1
+
+with p from the statistics selector's sums, which the server has from the registration: nothing else is sent
+(`selectors/similarity.py`). All sites equally alike is SoftPull. `norm: own` is FedBN's idea: entries of norm layers
+are not pulled, each site keeps its own (a U-Net whose norm layers have no entries is pulled whole).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping, Set
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -21,11 +29,17 @@ from fedsm.core.state import add_, copy
 from fedsm.core.tensors import Tensors
 from fedsm.nets import build_unet
 from fedsm.nets.first_weights import initial_weights
+from fedsm.selectors.descriptor import ENCODER
+from fedsm.selectors.similarity import pull_shares, similarities
 from fedsm.tracks.base import TRAIN, Phase, Report, ServerTrack
+from fedsm.tracks.fedbn import unet_norm_entries
 from fedsm.tracks.options import TrackOptions
+from fedsm.tracks.pull_in_place import soft_pull_, weighted_pull_
+from fedsm.tracks.selector_statistics import StatisticsServer
 from fedsm.tracks.site_networks import NetworkPerSite
 
-_BLOCK = 128 * 1024  # entries pulled at a time
+SIMILARITY, OWN = "similarity", "own"
+_EQUAL = 1e-12  # between shares
 
 
 def check_lam(lam: float, n_sites: float) -> None:
@@ -39,52 +53,9 @@ def check_lam(lam: float, n_sites: float) -> None:
         raise UserError(f"lam must be in [1/K, 1]{known}, got {lam}")
 
 
-def soft_pull_(weights: list[Tensors], lam: float) -> None:
-    """Pulls K' models towards each other, in place.
-
-    The pull is linear: with m the mean of all K' models, `lam * w_k + (1 - lam) / (K' - 1) * (K' m - w_k)`
-    equals `w_k + t (m - w_k)` with `t = (1 - lam) K' / (K' - 1)`. So one mean serves all sites: O(K') work and
-    one small buffer. Integer buffers are not pulled. With one model nothing is pulled.
-
-    Args:
-        weights: the models that answered.
-        lam: weight of a site's own model.
-    """
-    count = len(weights)
-    if count < 2:
-        return
-    t = (1 - lam) * count / (count - 1)
-    blocks = list(_blocks(weights[0]))
-    scratch: dict[torch.dtype, torch.Tensor] = {}
-    for dtype in {dtype for dtype, _ in blocks}:
-        largest = max(sum(weights[0][k].numel() for k in keys) for d, keys in blocks if d == dtype)
-        scratch[dtype] = torch.empty(largest, dtype=dtype)
-    for dtype, keys in blocks:
-        models = [[w[k] for k in keys] for w in weights]
-        sizes = [v.numel() for v in models[0]]
-        parts = torch.split(scratch[dtype][: sum(sizes)], sizes)
-        mean = [m.view(v.shape) for m, v in zip(parts, models[0], strict=True)]
-        torch._foreach_copy_(mean, models[0])
-        for values in models[1:]:
-            torch._foreach_add_(mean, values)
-        torch._foreach_div_(mean, count)
-        for values in models:
-            torch._foreach_lerp_(values, mean, t)
-
-
-def _blocks(tensors: Tensors) -> Iterator[tuple[torch.dtype, list[str]]]:
-    """The float entries in blocks of one dtype: small ones together, so that fewer calls are made, and large ones
-    each in a block of its own, so that it stays in the processor's cache between the mean and the pull."""
-    by_dtype: dict[torch.dtype, list[str]] = {}
-    for key, value in tensors.items():
-        if not value.is_floating_point():
-            continue
-        keys = by_dtype.setdefault(value.dtype, [])
-        if keys and sum(tensors[k].numel() for k in keys) + value.numel() > _BLOCK:
-            yield value.dtype, list(keys)
-            keys.clear()
-        keys.append(key)
-    yield from ((dtype, keys) for dtype, keys in by_dtype.items() if keys)
+def _all_alike(shares: torch.Tensor) -> bool:
+    others = shares[~torch.eye(len(shares), dtype=torch.bool)]
+    return (others.max() - others.min()).item() < _EQUAL
 
 
 class SoftPullOptions(TrackOptions):
@@ -94,6 +65,16 @@ class SoftPullOptions(TrackOptions):
         default=None, json_schema_extra={EXPECTED: "in [1/K, 1]"},
         description="The weight of a site's own model in the pull, in [1/K, 1]; default: the task's `lam`.",
     )  # fmt: skip
+    pull: Literal["uniform", "similarity"] = Field(
+        default="uniform",
+        description="What a site is pulled towards: the mean of the others (`uniform`, the paper's), or a mean in which"
+        " sites with similar images weigh more. `similarity` needs a statistics selector.",
+    )
+    norm: Literal["pulled", "own"] = Field(
+        default="pulled",
+        description="Whether norm layers are pulled as everything else is (`pulled`, the paper's) or stay the site's"
+        " own.",
+    )
 
 
 class SoftPullServer(NetworkPerSite, ServerTrack):
@@ -101,7 +82,7 @@ class SoftPullServer(NetworkPerSite, ServerTrack):
 
     All start as copies of the global one (the same seed). A site's update is added to its own model as it
     arrives, so only the K models are held. Sites that did not answer keep their model and take no part in the
-    pull.
+    pull: the shares of the others are taken anew over those that did.
     """
 
     def __init__(self, *args: Any):
@@ -110,10 +91,18 @@ class SoftPullServer(NetworkPerSite, ServerTrack):
         first = initial_weights(lambda: build_unet(self.settings.task), self.settings.seed)
         self.weights = {site: copy(first) for site in self.sites}
         self._answered: set[str] = set()
+        self._held = unet_norm_entries(self.settings.task) if self.options["norm"] == OWN else frozenset()
 
     @classmethod
     def check(cls, settings: JobSettings, options: Mapping[str, Any], n_sites: float) -> None:
         check_lam(options.get("lam", settings.task.lam), n_sites)
+        selector = settings.tracks.get("selector", {})
+        early = selector.get("kind") == "selector_statistics" and selector.get("descriptor") != ENCODER
+        if options["pull"] == SIMILARITY and not early:
+            raise UserError(
+                "softpull's `pull: similarity` compares the sums that a statistics selector has before round 1",
+                remedy="selector `statistics` with the descriptor `image` or `image+random`, or `pull: uniform`",
+            )
 
     def payload(self, phase: Phase, site: str) -> Tensors:
         return self.weights[site]
@@ -127,9 +116,36 @@ class SoftPullServer(NetworkPerSite, ServerTrack):
 
     def close(self, phase: Phase, reports: Mapping[str, Report] | None = None) -> dict[str, str]:
         if phase == TRAIN:
-            soft_pull_([self.weights[s] for s in self.sites if s in self._answered], self.lam)
+            sites = [s for s in self.sites if s in self._answered]
+            models = [self.weights[s] for s in sites]
+            shares = self._shares(sites)
+            if shares is None or _all_alike(shares):
+                soft_pull_(models, self.lam, self._held)
+            else:
+                weighted_pull_(models, self.lam, shares, self._held)
             self._answered = set()
         return {}
+
+    def _shares(self, sites: list[str]) -> torch.Tensor | None:
+        """(K', K') what each of these sites is pulled towards; None: not by similarity, or there is nothing to pull."""
+        if self.options["pull"] != SIMILARITY or len(sites) < 2:
+            return None
+        selector = self.tracks["selector"]
+        assert isinstance(selector, StatisticsServer)  # `check` holds it
+        rows = torch.tensor([self.sites.index(site) for site in sites])
+        similarity = similarities(selector.site_distances())[rows[:, None], rows]
+        return pull_shares(similarity, self.settings.max_share)
+
+    def held(self) -> Set[str]:
+        return self._held
+
+    def facts(self) -> dict[str, Any]:
+        """`pull`: site -> other site -> its share in what pulls the first when all answer."""
+        if (shares := self._shares(self.sites)) is None:
+            return {}
+        rows = dict(zip(self.sites, shares.tolist(), strict=True))
+        named = {site: zip(self.sites, row, strict=True) for site, row in rows.items()}
+        return {"pull": {site: {o: round(p, 4) for o, p in row if o != site} for site, row in named.items()}}
 
     def files(self) -> dict[str, Tensors]:
         return {f"{self.name}.{site}": w for site, w in self.weights.items()}
