@@ -130,7 +130,7 @@ class FedSMRecipe(_FedSMRecipe):
         job.to_server(SoftPullAggregator(), id="aggregator")
         if receiver := receiver_of(tracking, job.name, settings):
             job.to_server(receiver, id=tracking.kind)
-        tasks = [exchange.REGISTER, exchange.TRAIN, exchange.VALIDATE, exchange.EVALUATE]
+        tasks = [*exchange.TASKS, exchange.MIX]
         job.to_clients(FedSMExecutor(), tasks=tasks)
         super().__init__(job, resume_from, tracking)
 

@@ -33,7 +33,7 @@ SMALL = [
 def runs(tmp_path_factory, data_root):
     """FedSM, Local and Centralized."""
     root = tmp_path_factory.mktemp("runs")
-    fedsm = finished_run(root / "fedsm", data_root)
+    fedsm = finished_run(root / "fedsm", data_root, overrides=["tracks.personal.pull=similarity"])
     local = finished_run(root / "local", data_root, method="local")
     pooled = ["run", "--method", "centralized", *SMALL]
     assert main([*pooled, "--data", str(data_root), "--out", str(root / "pool" / "server" / JOB)]) == 0
@@ -100,7 +100,7 @@ def test_every_section_and_figure_is_there(report):
     names = sorted(p.name for p in report.with_name("report_figures").iterdir())
     kinds = {name.split("_")[0] for name in names}
     assert kinds == {
-        "curves", "gamma", "selection", "candidates", "confusion", "reliability", "tsne", "surface",
+        "curves", "gamma", "selection", "candidates", "pull", "confusion", "reliability", "tsne", "surface",
         "patient-images", "costs",
     }  # fmt: skip
     assert text.count("<figure>") == len(names)

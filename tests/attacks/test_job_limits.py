@@ -25,6 +25,7 @@ from tests.helpers.trainer_site import GO_ON, meta_of, payload_of, place_of
 TOO_MUCH = {
     "size": 100_000, "local_epochs": 10**9, "batch_size": 10**9, "round_timeout": 10**12, "evaluate_timeout": 10**12,
     "rounds": 10**12, "keep_checkpoints": 10**9, "gammas": [i / 1000 for i in range(1000)], "lr": 10**400,
+    "personal_mix": [i / 1000 for i in range(1000)],
     "selector_lr": 1e300, "norm_factor": 10**400, "max_share": 10**400, "task.channels": 10**6,
     "task.labels": {f"l{i}": [1] for i in range(40)}, "task.background": [2**40], "task.unet.channels": [10**6, 10**6],
     "task.unet.residual_units": 10**6, "task.unet.strides": [10**6, 1], "task.selector_net.width": 1e6,

@@ -37,7 +37,10 @@ def run(tmp_path_factory, data_root) -> Path:
     """A run in which everything happens that results.json can tell of."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(record, "MOST_NOTES", 1)
-        settings = small_settings(rounds=2, blend=True, min_sites=1, selection="best")
+        settings = small_settings(
+            rounds=2, blend=True, min_sites=1, selection="best", personal_mix=[0.5],
+            overrides=["tracks.personal.pull=similarity"],
+        )  # fmt: skip
         folder = tmp_path_factory.mktemp("run")
         federation = Federation(folder, data_root, settings, SITES, fault=troubles, site_settings=PRIVATE).run()
     assert federation.panic is None

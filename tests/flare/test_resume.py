@@ -1,5 +1,6 @@
 """Stopping and going on, through the real controller and task server: the same weights to the last bit."""
 
+import json
 import time
 
 import pytest
@@ -77,3 +78,18 @@ def test_resume_from_other_sites_or_nothing_is_refused(tmp_path, data_root):
     assert "2 rounds are done already" in shorter.panic
     nothing = Federation(tmp_path / "c", data_root, small_settings(), SITES, resume_from=str(tmp_path / "no")).run()
     assert "no checkpoint" in nothing.panic
+
+
+def test_options_that_a_checkpoint_does_not_know_yet_have_their_defaults(tmp_path, data_root):
+    """A run of an earlier version goes on; with another value of such an option it would be another run."""
+    run = Federation(tmp_path / "old", data_root, small_settings(rounds=1), SITES).run()
+    manifest = run.run_folder / "checkpoints" / "round_000001.json"
+    state = json.loads(manifest.read_text())
+    assert state["settings"]["tracks"]["personal"].pop("pull") == "uniform"
+    manifest.write_text(json.dumps(state))
+    source = str(manifest.parent)
+    resumed = Federation(tmp_path / "new", data_root, small_settings(rounds=2), SITES, resume_from=source).run()
+    assert resumed.panic is None
+    job = small_settings(rounds=2, overrides=["tracks.personal.pull=similarity"])
+    other = Federation(tmp_path / "other", data_root, job, SITES, resume_from=source).run()
+    assert "another 'tracks' setting" in other.panic

@@ -9,13 +9,14 @@ from functools import partial
 import torch
 
 from fedsm.client.local_state import LocalState
+from fedsm.client.personal_mix import try_shares
 from fedsm.client.site_settings import SiteSettings
 from fedsm.client.sums_guard import release_of
 from fedsm.client.work import Aborted, Answer
 from fedsm.core.errors import UserError
 from fedsm.core.limits import shown
 from fedsm.core.settings import JobSettings
-from fedsm.core.task_names import EVALUATE, REGISTER, TRAIN, VALIDATE
+from fedsm.core.task_names import EVALUATE, MIX, REGISTER, TRAIN, VALIDATE
 from fedsm.core.tensors import Batch, Tensors
 from fedsm.data.augment import augment_batch
 from fedsm.data.cache import SiteCache
@@ -80,6 +81,10 @@ class SiteTrainer:
         if task == VALIDATE:
             delivered, reports = self.deliver(number, payload, meta["tracks"])
             return self._answer(delivered, plain | {"reports": reports})
+        if task == MIX:
+            batches = partial(self.batches, "validation")
+            dice = try_shares(self.settings, payload, meta.get("models"), batches, self.device, aborted)
+            return self._answer({}, plain | {"mix": dice})
         if task == EVALUATE:
             return self._answer({}, plain | {"evaluation": self.evaluate(meta, payload)})
         raise UserError(f"unknown task {task!r}: server and site run different versions of fedsm")

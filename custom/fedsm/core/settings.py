@@ -144,6 +144,12 @@ class JobSettings(Settings):
         description="Whether soft selection, in which the two most probable models share an image, is scored beside the"
         " hard one.",
     )
+    personal_mix: list[Annotated[float, Field(ge=0, le=1)]] = Field(
+        default=[], max_length=MOST_SHARES,
+        description="Shares of the other sites' mean that each site's personal model is mixed with after training, to"
+        " be tried on its validation images; the best stays, 0 (the model as it was trained) is always tried. Empty:"
+        " no mixing.",
+    )  # fmt: skip
     keep_checkpoints: int = Field(
         default=2, ge=1, le=1000,
         description="Rounds whose checkpoints stay on the server's disk. Two, so that a damaged one costs a round.",

@@ -72,6 +72,16 @@ def add_(target: Tensors, diff: Tensors) -> None:
     _keep_variances_(target)
 
 
+def moved_towards(own: Tensors, target: Tensors, t: float) -> Tensors:
+    """own + t (target - own) as new tensors, on the CPU; integers, and entries that `target` lacks, are own's."""
+    moved = copy(own)
+    for key in target:
+        if moved[key].is_floating_point():
+            moved[key].lerp_(_cast(target[key], moved[key].dtype), t)
+    _keep_variances_(moved)
+    return moved
+
+
 def _keep_variances_(tensors: Tensors) -> None:
     """Sets negative variances of batch norms to zero: their roots would be NaN. Honest updates never lead to them."""
     for key, value in tensors.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from markupsafe import Markup
@@ -126,6 +127,10 @@ class Report:
             if candidates := test["candidates"]:
                 figure = draw.heat_map(candidates, "images of", "model", digits=3)
                 items.append(self._draw(figure, "candidates", run, caption="test Dice of every model on every site"))
+            if pull := run.results.get("tracks", {}).get("personal", {}).get("pull"):
+                rows = {site: {other: row.get(other, math.nan) for other in pull} for site, row in pull.items()}
+                figure = draw.heat_map(rows, "personal model of", "is pulled towards")
+                items.append(self._draw(figure, "pull", run, caption="share of each site in what pulls another"))
         return Section("Models and sites", [figures(items)])
 
     def _selector(self) -> Section:

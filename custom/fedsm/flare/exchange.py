@@ -14,13 +14,14 @@ import torch
 from nvflare.apis.dxo import DXO, DataKind, from_shareable
 from nvflare.apis.shareable import Shareable
 
+from fedsm.core import task_names
 from fedsm.core.plain_values import plain_problem
 from fedsm.core.state import as_tensor
-from fedsm.core.task_names import TASKS
 from fedsm.core.tensors import Tensors
 from fedsm.flare.compat import intake
 
-REGISTER, TRAIN, VALIDATE, EVALUATE = TASKS
+REGISTER, TRAIN, VALIDATE, EVALUATE = TASKS = task_names.TASKS
+MIX = task_names.MIX
 _MOST_TRACKS = 1000  # of a shareable; a super model of as many sites has one network for each
 _DXO_KEY = "DXO"  # where FLARE's `DXO.to_shareable` puts the content
 EXCLUDE_FILTER = "ExcludeVars"  # the name that FLARE's filter writes into a DXO

@@ -35,7 +35,7 @@ class _Unready(Exception):
 
 
 class FedSMExecutor(Executor):
-    """Does the tasks of a FedSM job at a site: the four of training, or the one of an evaluation.
+    """Does the tasks of a FedSM job at a site: those of training, or the one of an evaluation.
 
     It takes no arguments: the job's settings come with each task, the site's own from `fedsm_site.yaml`.
     What leaves the site: weight differences, sums of image descriptors, counts and mean scores. No image,

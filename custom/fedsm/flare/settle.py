@@ -8,6 +8,7 @@ from nvflare.fuel.utils.memory_utils import cleanup_memory
 
 from fedsm.core.tensors import Tensors
 from fedsm.flare import exchange
+from fedsm.flare.personal_mix import mix_personal
 from fedsm.flare.run import Run
 from fedsm.flare.task import TaskResults, TaskSpec
 from fedsm.selectors.policy import Policy
@@ -55,13 +56,14 @@ def settle(run: Run, last: int, names: list[str]) -> None:
     run.record.add_validation(last, run.tracks, reports, delivered=True)
     for name in names:
         run.warn(run.tracks[name].close(DELIVER, {site: r[name] for site, r in reports.items() if name in r}))
+    run.record.facts |= {name: facts for name in names if (facts := run.tracks[name].facts())}
     run.checkpoint()
 
 
 def try_candidates(run: Run) -> Outcome:
     """Lets every site score the super model's models: on its validation images, then, with the policy that was chosen
     from these scores, on its test images."""
-    candidates = run.best_models()
+    candidates = mix_personal(run, run.best_models())
     run.tracks.clear()  # the last models are in the checkpoint; the candidates take their place in memory
     cleanup_memory()
     run.progress.tell("evaluating")

@@ -14,7 +14,7 @@ from fedsm.tracks.base import Phase, ServerTrack
 
 PARTS = ("train", "validation", "test")
 _PHASES = {REGISTER: Phase.REGISTER, TRAIN: Phase.TRAIN, VALIDATE: Phase.DELIVER}
-_META = ("round", "images", "reports", "losses", "evaluation")
+_META = ("round", "images", "reports", "losses", "evaluation", "mix")
 # What the framing of an entry may cost on top of its values; a filter may have turned float32 into float64.
 _VALUE_BYTES, _ENTRY_BYTES, _FRAME_BYTES = 8, 1024, 64 * 1024
 

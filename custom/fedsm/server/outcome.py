@@ -46,6 +46,7 @@ def _common(job: JobSettings, record: RunRecord, summary: dict) -> dict:
         "method": job.method,
         "selector": job.tracks.get("selector", {}).get("kind", "none").removeprefix("selector_"),
         "lam": lam_of(job),
+        "personal_mix": record.personal_mix,
         **{key: summary[key] for key in ("gamma", "delta", "share", "flip", "hard_gamma", "blend_gamma")},
         "rounds": job.rounds,
         "seed": job.seed,
@@ -81,6 +82,7 @@ def write_results(folder: Path, job: JobSettings, record: RunRecord, summary: di
     """Writes `results.json` to the run's folder; `measured` holds what only the controller knows."""
     results = _common(job, record, summary) | {
         "settings": job.to_dict(),
+        "tracks": record.facts,
         "test": summary["test"],
         "policies": summary["policies"],
         "gamma_sweep": summary["gamma_sweep"],

@@ -38,6 +38,8 @@ class RunRecord:
         uncounted: site -> refusals and warnings beyond the limit, which are not listed.
         norms: track -> the norms of the last rounds' updates; see `NormGuard`.
         forgotten: sites that have left for good (`fedsm forget`).
+        facts: track -> what it says of itself when its training is over.
+        personal_mix: site -> the `share` of the others' models in its own, and in `curve` its Dice at each share.
     """
 
     run_id: str
@@ -51,6 +53,8 @@ class RunRecord:
     uncounted: dict[str, int] = field(default_factory=dict)
     norms: dict[str, list[list[float]]] = field(default_factory=dict)
     forgotten: list[str] = field(default_factory=list)
+    facts: dict[str, dict] = field(default_factory=dict)
+    personal_mix: dict[str, dict] = field(default_factory=dict)
 
     def to_dict(self) -> dict:
         """Plain values for JSON."""

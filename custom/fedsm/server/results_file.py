@@ -135,6 +135,29 @@ class Validation(Described):
     super_model: Score = Field(description="Dice of what the selector makes of these models; null without a selector.")
 
 
+class TrackFacts(Described):
+    """What a track says of itself."""
+
+    pull: dict[Site, dict[Site, Score]] | None = Field(
+        default=None,
+        description="With `pull: similarity`: the share of each other site in what pulls a site's personal model.",
+    )
+
+
+class ShareDice(Described):
+    """A personal model with one share of the others."""
+
+    share: float = Field(description="The share of the mean of the others.")
+    dice: Score = Field(description="Mean Dice over the site's validation images.")
+
+
+class PersonalShare(Described):
+    """What a site chose with `personal_mix`."""
+
+    share: float = Field(description="The best share on its validation images, the smallest of equals.")
+    curve: list[ShareDice] = Field(description="Every share that was tried; empty: the site did not answer.")
+
+
 class Note(Described):
     """An answer that was refused, or taken with a warning."""
 
@@ -163,6 +186,7 @@ class Wire(Described):
     registration_up_bytes: dict[Site, int] = Field(description="From the site, before its first round.")
     delivery_down_bytes: dict[Site, int] = Field(description="The last models, to be validated.")
     delivery_up_bytes: dict[Site, int] = Field(description="Models that stayed at the site, handed over at the end.")
+    mix_down_bytes: dict[Site, int] | None = Field(default=None, description="Two models, with `personal_mix`.")
     evaluation_down_bytes: dict[Site, int] = Field(description="All models, to be tested.")
 
 
@@ -209,6 +233,10 @@ class ResultsFile(Described):
     policies: list[PolicyRow] = Field(description="What was tried on the validation images, each at its best gamma.")
     gamma_sweep: list[SweepRow] = Field(description="Dice of Algorithm 2 at every gamma; empty without one.")
     validation: Validation = Field(description="Scores on the validation images.")
+    tracks: dict[Track, TrackFacts] | None = Field(default=None, description="More about single tracks.")
+    personal_mix: dict[Site, PersonalShare] | None = Field(
+        default=None, description="With `personal_mix`: the others' share in each site's personal model."
+    )
     refused: list[Note] | None = Field(default=None, description="Answers that were not taken, at most 50 per site.")
     warned: list[Note] | None = Field(default=None, description="Answers that were taken with a warning, as many.")
     uncounted: dict[Site, int] | None = Field(default=None, description="How many more of both there were.")

@@ -17,7 +17,7 @@ from fedsm.core.settings import JobSettings
 from fedsm.core.tensors import Tensors
 from fedsm.server.checkpoint import Checkpoints, named
 from fedsm.server.record import RunRecord
-from fedsm.tracks import server_tracks
+from fedsm.tracks import complete_tracks, server_tracks
 from fedsm.tracks.base import Membership, ServerTrack
 
 # Settings that a resumed run may not change: otherwise its weights would belong to neither run.
@@ -91,7 +91,10 @@ def save(
 
 
 def _check(job: JobSettings, state: dict, tracks: dict[str, ServerTrack], source: Path) -> None:
-    different = [k for k, v in job.to_dict().items() if k in _FIXED and state["settings"].get(k) != v]
+    # With all options: a job of an earlier version lacks those that came later.
+    now = job.to_dict() | {"tracks": complete_tracks(job)}
+    then = state["settings"] | {"tracks": complete_tracks(job.replace(tracks=state["settings"].get("tracks", {})))}
+    different = [k for k in _FIXED if then.get(k) != now[k]]
     if different:
         raise UserError(f"the checkpoint in {source} was made with another {different[0]!r} setting")
     if state["settings"]["rounds"] != job.rounds and any("rounds" in track.options for track in tracks.values()):

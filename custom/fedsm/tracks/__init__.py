@@ -171,6 +171,13 @@ def check_options(settings: JobSettings, n_sites: float = math.inf) -> None:
             known = f"it can be {', '.join(fit)}" if fit else "tracks are global, personal and selector"
             raise UserError(f"track {name!r} cannot be of kind {spec['kind']!r}", remedy=known)
         kind.server.check(settings, _options(name, spec), n_sites)
+    if settings.personal_mix and "personal" not in settings.tracks:
+        raise UserError(f"personal_mix is about personal models, and {settings.method} has none", remedy="leave it out")
+    if settings.personal_mix and selection_rule(settings) not in (None, THRESHOLD):
+        raise UserError(
+            f"personal_mix would change the models that the selector of {settings.method} has learnt about",
+            remedy="leave it out",
+        )
 
 
 def server_tracks(settings: JobSettings, sites: list[str]) -> dict[str, ServerTrack]:
