@@ -8,6 +8,7 @@ from pydantic import Field
 from pydantic.json_schema import models_json_schema
 
 from app_fedsm.cli.check_documents import DataCheck, SiteCheck
+from app_fedsm.cli.onboard_document import Onboarding
 from app_fedsm.cli.run_documents import EvaluationEnd, RunEnd, RunStatus, ServerStatus
 from fedsm.core.described import Described
 
@@ -48,6 +49,7 @@ DATA: dict[str, tuple[type[Described], ...]] = {
     "fedsm status": (RunStatus, ServerStatus),
     "fedsm poc status": (ServerStatus,),
     "fedsm evaluate": (EvaluationEnd,),
+    "fedsm onboard": (Onboarding,),
     "fedsm data check": (DataCheck,),
     "fedsm site check": (SiteCheck,),
 }

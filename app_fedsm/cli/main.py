@@ -21,6 +21,7 @@ from app_fedsm.cli import (
     forget,
     job_commands,
     kit_command,
+    onboard,
     poc_commands,
     predict,
     provision_command,
@@ -63,6 +64,7 @@ def build_parser() -> Parser:
     predict.add_parser(commands)
     export_commands.add_parser(commands)
     evaluate.add_parser(commands)
+    onboard.add_parser(commands)
     report.add_parser(commands)
     completion.add_parser(commands, parser)
     return parser

@@ -12,7 +12,7 @@ from app_fedsm.config.build import build_settings
 from fedsm.core.errors import UserError
 from fedsm.data.dataset import load_site, to_tensors
 from fedsm.data.intensity import IntensityError, scale_intensity
-from fedsm.data.site_folder import list_pairs, list_sites, read_pair
+from fedsm.data.site_folder import list_images, list_pairs, list_sites, read_pair
 from fedsm.data.split import derive_seed, split_by_patient
 from tests.helpers.small_jobs import small_settings, write_site
 
@@ -257,3 +257,21 @@ def test_infinite_pixels_are_refused(tmp_path):
         Image.fromarray(array).save(tmp_path / part / "x.tif")
     with pytest.raises(UserError, match=r"'a'.*x.tif: holds NaN or infinite values; export it again"):
         read_pair(*list_pairs(tmp_path, "a"), "a", TASK)
+
+
+def test_images_may_lack_masks_where_only_images_are_needed(tmp_path):
+    """Three images, two of them with a mask; then none; a mask without an image is refused."""
+    write_site(tmp_path / "a", 3, 0)
+    (tmp_path / "a" / "masks" / "case_01.png").unlink()
+    images, pairs = list_images(tmp_path / "a", "a")
+    assert [p.name for p in images] == ["case_00.png", "case_01.png", "case_02.png"]
+    assert [p.stem for p in pairs] == ["case_00", "case_02"]
+    (tmp_path / "a" / "images" / "case_00.png").unlink()
+    with pytest.raises(UserError, match="has no image"):
+        list_images(tmp_path / "a", "a")
+    shutil.rmtree(tmp_path / "a" / "masks")
+    assert list_images(tmp_path / "a", "a")[1] == []
+    shutil.rmtree(tmp_path / "a" / "images")
+    (tmp_path / "a" / "images").mkdir()
+    with pytest.raises(UserError, match="no images in"):
+        list_images(tmp_path / "a", "a")

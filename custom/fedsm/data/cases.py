@@ -54,6 +54,7 @@ class SiteCases:
         part: train, validation, test, or `all` without a split.
         state: the site's state folder with the split of training, which is only read; None: the split is drawn again.
         rules: what the site decides about its files, whatever the job says.
+        pairs: only these files; None: all, each of which must have a mask.
 
     Raises:
         UserError: whatever is wrong with the folder.
@@ -61,10 +62,10 @@ class SiteCases:
 
     def __init__(
         self, folder: Path, site: str, settings: JobSettings, part: str, state: Path | None = None,
-        rules: SiteRules = RESEARCH,
+        rules: SiteRules = RESEARCH, pairs: list[Pair] | None = None,
     ):  # fmt: skip
         self.site, self.part, self._settings = site, part, settings
-        pairs = list_pairs(folder, site)
+        pairs = list_pairs(folder, site) if pairs is None else pairs
         stems = [p.stem for p in pairs]
         patients = patients_of(folder, stems, rules.pattern(folder, settings.task, site), site)
         rows: Sequence[int] = range(len(pairs))

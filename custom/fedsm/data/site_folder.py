@@ -70,35 +70,58 @@ def list_pairs(folder: Path, site: str) -> list[Pair]:
     Raises:
         UserError: no folder, no images, two files with the same stem, or an image without mask or mask without image.
     """
-    files = {}
-    for part in ("images", "masks"):
-        if not (folder / part).is_dir():
-            raise UserError("the folder is missing", site=site, file=folder / part, remedy=f"put the {part} there")
-        found: dict[str, Path] = {}
-        for path in sorted((folder / part).iterdir()):
-            if path.name.startswith(".") or not is_supported(path):
-                continue
-            if stem(path) in found:
-                raise UserError(
-                    f"this file and {found[stem(path)].name} have the same name",
-                    site=site,
-                    file=path,
-                    remedy="keep one of them",
-                )
-            found[stem(path)] = path
-        files[part] = found
-    images, masks = files["images"], files["masks"]
+    images, masks = (_by_stem(folder, part, site) for part in ("images", "masks"))
     if not images and not masks:
-        raise UserError(f"no images in {folder / 'images'}", site=site, remedy=f"put {FORMATS} files there")
+        raise _no_images(folder, site)
     for name in sorted(set(images) - set(masks)):
         raise UserError(
             "has no mask", site=site, file=images[name], remedy=f"add {folder / 'masks' / name}.* or remove the image"
         )
+    return _pairs(images, masks, folder, site)
+
+
+def list_images(folder: Path, site: str) -> tuple[list[Path], list[Pair]]:
+    """All images of a site, some of which may have no mask, and the pairs of those that have one, sorted by stem.
+
+    Raises:
+        UserError: no images, two files with the same stem, or a mask without an image.
+    """
+    images = _by_stem(folder, "images", site)
+    masks = _by_stem(folder, "masks", site) if (folder / "masks").is_dir() else {}
+    if not images:
+        raise _no_images(folder, site)
+    return [images[name] for name in sorted(images, key=natural_key)], _pairs(images, masks, folder, site)
+
+
+def _pairs(images: dict[str, Path], masks: dict[str, Path], folder: Path, site: str) -> list[Pair]:
     for name in sorted(set(masks) - set(images)):
         raise UserError(
             "has no image", site=site, file=masks[name], remedy=f"add {folder / 'images' / name}.* or remove the mask"
         )
-    return [Pair(name, images[name], masks[name]) for name in sorted(images, key=natural_key)]
+    return [Pair(name, images[name], masks[name]) for name in sorted(masks, key=natural_key)]
+
+
+def _by_stem(folder: Path, part: str, site: str) -> dict[str, Path]:
+    """The files in `images/` or `masks/` by their stems."""
+    if not (folder / part).is_dir():
+        raise UserError("the folder is missing", site=site, file=folder / part, remedy=f"put the {part} there")
+    found: dict[str, Path] = {}
+    for path in sorted((folder / part).iterdir()):
+        if path.name.startswith(".") or not is_supported(path):
+            continue
+        if stem(path) in found:
+            raise UserError(
+                f"this file and {found[stem(path)].name} have the same name",
+                site=site,
+                file=path,
+                remedy="keep one of them",
+            )
+        found[stem(path)] = path
+    return found
+
+
+def _no_images(folder: Path, site: str) -> UserError:
+    return UserError(f"no images in {folder / 'images'}", site=site, remedy=f"put {FORMATS} files there")
 
 
 def read_image(path: Path, task: TaskSettings, site: str | None = None) -> np.ndarray:

@@ -17,6 +17,7 @@ from fedsm.selectors.descriptor import DESCRIPTORS, build_descriptor
 from fedsm.selectors.inference import THRESHOLD
 
 _TINY = 1e-12
+_FAR = 1e9  # the mean of a site without sums: far from every image
 
 
 def sums_template(size: int) -> Tensors:
@@ -76,7 +77,7 @@ def classes_of(sums: dict[str, Tensors], sites: list[str], weights: dict[str, fl
     """
     known = [s for s in sites if s in sums]
     classes = gaussian_classes([sums[s] for s in known], [weights[s] for s in known])
-    means = torch.full((len(sites), classes["means"].shape[1]), 1e9, dtype=torch.float64)
+    means = torch.full((len(sites), classes["means"].shape[1]), _FAR, dtype=torch.float64)
     for row, site in enumerate(known):
         means[sites.index(site)] = classes["means"][row]
     return classes | {"means": means}
@@ -177,6 +178,16 @@ class StatisticsSelector:
         self._deviation = tensors["deviation"]
         self._typical = tensors.get("typical", torch.ones(len(self._means), dtype=torch.float64))
         self._whiten = whitening(tensors["correlation"], tensors["shrinkage"].item())
+
+    @property
+    def means(self) -> torch.Tensor:
+        """(K, D) the mean descriptors of the sites."""
+        return self._means
+
+    @property
+    def unknown(self) -> torch.Tensor:
+        """(K,) whether the statistics of a site are not known."""
+        return (self._means == _FAR).all(1)
 
     def distances_of(self, rows: torch.Tensor) -> torch.Tensor:
         """(B, D) descriptors to (B, K) squared Mahalanobis distances to the sites."""

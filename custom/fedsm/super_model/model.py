@@ -30,7 +30,7 @@ from fedsm.nets import build_unet, check_sizes
 from fedsm.selectors.inference import GLOBAL, THRESHOLD, personal
 from fedsm.selectors.policy import Policy, mirrored_too, policy_problem, probabilities_of, read_policy
 from fedsm.selectors.selection import Selection, apply_policy, weights_of
-from fedsm.super_model.artefact import load_super_model
+from fedsm.super_model.artefact import SuperModelFiles, load_super_model
 from fedsm.super_model.labels import compose, mask_table
 from fedsm.super_model.prediction import BatchPrediction, Prediction, join, labels_at
 from fedsm.tracks import build_inference_selector, knows_distance, selection_rule
@@ -88,6 +88,11 @@ class SuperModel:
             return cls(files.settings, files.manifest, files.networks, device)
         except (KeyError, RuntimeError, ValueError) as e:  # torch on weights that do not fit the settings
             raise UserError(f"{path} does not fit together: {str(e).splitlines()[0]}", remedy="copy it again") from e
+
+    @property
+    def files(self) -> SuperModelFiles:
+        """What its folder holds."""
+        return SuperModelFiles(self.settings, self.manifest, self._networks)
 
     def net(self, name: str) -> nn.Module:
         """A model's U-Net, made when it is first needed; it uses the file's own tensors, no copies."""
