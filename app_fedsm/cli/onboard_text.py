@@ -58,10 +58,11 @@ def _foreign(found: Onboarding) -> str:
 def _advice(found: Onboarding) -> str:
     if found.recommended is None:
         return "Which model to use cannot be told: there is neither a selector nor a global model."
+    taken: dict[str, int] = {str(model): count for model, count in found.used.items()}
     if found.recommended == GLOBAL:
-        text = f"Use the global model: the super model takes it for {found.used[GLOBAL]} of {found.images} images."
+        text = f"Use the global model: the super model takes it for {taken[GLOBAL]} of {found.images} images."
     else:
-        counts = sorted(found.used.items(), key=lambda item: -item[1])
+        counts = sorted(taken.items(), key=lambda item: -item[1])
         used = ", ".join(f"{model} for {count}" for model, count in counts)
         text = f"Use the super model. Of {found.images} images it takes {used}."
     return text + "".join(f"\n  {command}" for command in found.commands.values())
