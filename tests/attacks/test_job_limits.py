@@ -134,7 +134,7 @@ def test_a_site_scores_the_networks_of_the_sites_and_no_others(tmp_path, data_ro
     job = small_settings()
     worker = build_worker(place_of(tmp_path, data_root), EVALUATE, meta_of(job, 1))
     weights = payload_of(job, 1)["global"]
-    with pytest.raises(UserError, match="of no site"):
+    with pytest.raises(UserError, match="belongs to no site"):
         worker.do(EVALUATE, meta_of(job, 1), {f"probe{i}": weights for i in range(3)}, GO_ON)
 
 
