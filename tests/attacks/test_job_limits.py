@@ -134,8 +134,9 @@ def test_a_site_scores_the_networks_of_the_sites_and_no_others(tmp_path, data_ro
     job = small_settings()
     worker = build_worker(place_of(tmp_path, data_root), EVALUATE, meta_of(job, 1))
     weights = payload_of(job, 1)["global"]
+    asked = meta_of(job, 1) | {"part": "validation"}
     with pytest.raises(UserError, match="belongs to no site"):
-        worker.do(EVALUATE, meta_of(job, 1), {f"probe{i}": weights for i in range(3)}, GO_ON)
+        worker.do(EVALUATE, asked, {f"probe{i}": weights for i in range(3)}, GO_ON)
 
 
 def scoring(folder, data_root, **super_model):

@@ -35,4 +35,4 @@ def test_a_federation_does_not(tmp_path, data_root, monkeypatch):
     monkeypatch.setenv("FEDSM_DATA", str(data_root))
     person = {"submitter_name": "lead@a.org", "submitter_org": "a", "submitter_role": "lead"}
     ran = federation(tmp_path, data_root, job_id="job-1", submitter=person).run()
-    assert "site-1: the site has no data path yet" in ran.panic
+    assert "site-1, site-2, site-3: the site has no data path yet" in ran.panic
