@@ -35,7 +35,7 @@ def server_folder(result: str) -> Path:
 
 def test_poc_env(tmp_path, data_root, monkeypatch):
     monkeypatch.setenv("NVFLARE_POC_WORKSPACE", str(tmp_path / "poc"))
-    env = PocEnv(clients=SITES, num_clients=None, extra={"data": str(data_root), "port": free_port()})
+    env = PocEnv(num_clients=len(SITES), extra={"data": str(data_root), "port": free_port()})
     try:
         run = FedSMRecipe("poc", **JOB).execute(env)
         folder = server_folder(run.get_result(clean_up=False))
