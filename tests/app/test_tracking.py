@@ -157,4 +157,4 @@ def test_the_server_looks_itself_whether_the_address_answers(tmp_path, data_root
 def test_a_centralized_run_has_no_curves(tmp_path, data_root, capsys):
     command = ["run", *SMALL[:2], "--method", "centralized", "--data", str(data_root), "--out", str(tmp_path / "run")]
     assert main([*command, "--track", "mlflow"]) == 2
-    assert "has no federation: leave out --track" in capsys.readouterr().err
+    assert "has no federation; leave out --track" in capsys.readouterr().err

@@ -1,19 +1,21 @@
-"""Workaround: `fedsm.flare.compat.receivers`.
+"""Workarounds: `fedsm.flare.compat.receivers`, and `check_receiver` in `fedsm.flare.curves`.
 
 Symptom: on a server, FLARE's receivers for MLflow and Weights & Biases drop the curves of the server's own components:
 they make a run for each client, and none for the server. FLARE 2.9.0. With the workaround:
-`tests/flare/test_tracking.py`.
+`tests/flare/test_tracking.py`. After a failure the one for MLflow tries again with every value, in the thread of the
+rounds; and a receiver that cannot start is a line in the log, no more.
 """
 
 from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
+from nvflare.apis.analytix import AnalyticsDataType
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey, ProcessType
 from nvflare.apis.fl_context import FLContextManager
 from nvflare.apis.shareable import Shareable
-from nvflare.app_common.widgets.streaming import ANALYTIC_EVENT_TYPE, AnalyticsReceiver
+from nvflare.app_common.widgets.streaming import ANALYTIC_EVENT_TYPE, AnalyticsReceiver, create_analytic_dxo
 
 
 class Receiver(AnalyticsReceiver):
@@ -63,6 +65,30 @@ def test_flares_receivers_have_no_place_for_the_servers_own_curves(kind, fl_ctx,
     receiver.initialize(fl_ctx)  # not through the event, which may be changed by now
     made = made or list(receiver.queues)
     assert made == ["site-1", "site-2"]
+
+
+def test_flares_receiver_of_mlflow_tries_again_with_every_value():
+    pytest.importorskip("mlflow")
+    from nvflare.app_opt.tracking.mlflow.mlflow_receiver import MLflowReceiver
+
+    client = Mock()
+    client.log_batch.side_effect = ConnectionError("its server is away")
+    receiver = MLflowReceiver(events=[ANALYTIC_EVENT_TYPE], buffer_flush_time=0)
+    receiver.mlflow_clients, receiver.run_ids = {"server": client}, {"server": "run"}
+    receiver._init_buffer(["server"])
+    for step in range(5):
+        sent = create_analytic_dxo("loss", 1.0, AnalyticsDataType.SCALAR, global_step=step).to_shareable()
+        with pytest.raises(ConnectionError):
+            receiver.save(Mock(), sent, "server")
+    assert client.log_batch.call_count == 5
+
+
+def test_flare_goes_on_without_a_receiver_that_cannot_start(fl_ctx):
+    def fail(self, ctx):
+        raise ConnectionError("no server")
+
+    Receiver(fail).handle_event(EventType.START_RUN, fl_ctx)
+    assert not fl_ctx.get_engine().fire_event.called
 
 
 def test_a_receiver_of_our_jobs_sees_one_participant(fl_ctx):
