@@ -265,7 +265,7 @@ def test_a_job_that_is_not_waited_for(tmp_path, capsys, monkeypatch):
     [
         (["status", "none"], "BAD_INPUT", {"message": "none holds no run (run.json cannot be read)"}),
         (["data", "check", "data", "--task", "t.yaml"], "BAD_INPUT", {"file": "t.yaml", "line": 2}),
-        (["run", "--out", "o"], "BAD_INPUT", {"remedy": "see `fedsm run --help`"}),
+        (["status"], "BAD_INPUT", {"remedy": "see `fedsm status --help`"}),
         (["evaluate", "none", "data", "-o", "data/alpha/images/case_00.png/o"], "BAD_INPUT", {}),
         (["data", "check"], "INVALID_ARGS", {"remedy": "see `fedsm data check --help`"}),
         (["run", "--ronds", "3"], "INVALID_ARGS", {"message": "there is no option --ronds; did you mean --rounds?"}),
