@@ -245,7 +245,7 @@ def test_a_job_that_fails_is_stopped_or_ends_well(job, run, capsys, monkeypatch)
 
 
 def test_a_job_that_is_not_waited_for(tmp_path, capsys, monkeypatch):
-    def submit(kit, settings, out, *args):
+    def submit(login, settings, out, *args, **more):
         (out / "run.json").write_text(json.dumps({"job_id": JOB_ID}))
         return JOB_ID
 
