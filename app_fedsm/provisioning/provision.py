@@ -18,6 +18,7 @@ from fedsm.core.private_files import close_to_others, private_files
 if TYPE_CHECKING:
     from app_fedsm.provisioning.project_check import Project
 
+_PROVISIONED = ("comm_config.json", "relay__resources.json", "study_registry.json")  # in `local/`, beside the defaults
 _STORAGE = "storage"  # in the server's kit, where project.yml names no other folder
 
 
@@ -131,6 +132,12 @@ def certificates_end(kit: Path) -> datetime.datetime:
     return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
 
 
+def _configuration(kit: Path) -> dict[str, dict]:
+    """What FLARE made of the project file for a participant: addresses, identities, relays, studies."""
+    files = [*(kit / "startup").glob("fed_*.json"), *((kit / "local" / name) for name in _PROVISIONED)]
+    return {path.name: json.loads(path.read_text(encoding="utf-8")) for path in files if path.is_file()}
+
+
 def describe(kits: Kits) -> str:
     """Who gets which kit, and what must be edited there."""
     participants = kits.project.participants
@@ -147,7 +154,9 @@ def describe(kits: Kits) -> str:
         to = to or org_admins.get(org, f"the IT of {org}")
         notes = [entry.get("role", kind)]
         notes += ["jobs may bring code"] if entry.get("byoc") else []
-        notes += ["as before: need not be sent"] if kits.earlier and (kits.earlier / name).is_dir() else []
+        if kits.earlier and (kits.earlier / name).is_dir():
+            same = _configuration(kits.earlier / name) == _configuration(kits.folder / name)
+            notes.append("as before: need not be sent" if same else "changed: send it again")
         lines.append(f"  {name:<{width}}  -> {to}; {', '.join(notes)}")
     ends = min(certificates_end(kits.folder / p["name"]) for p in participants)
     lines += [

@@ -208,6 +208,40 @@ def test_host_names_that_the_certificate_lacks_are_refused(again, capsys):
 
 
 @pytest.mark.process
+def test_a_relay_and_studies_come_with_the_second_call(again, capsys):
+    """A relay's kit is closed as all are; a site that goes behind it learns the way, and the server the studies."""
+    project = yaml.safe_load((POC / "project_localhost.yml").read_text())
+    listener = {"default_host": "localhost", "port": 8010, "connection_security": "mtls"}
+    relay = {"name": "relay-1", "type": "relay", "org": "hospital_1", "listening_host": listener}
+    project["participants"].append(relay)
+    project["participants"][1]["connect_to"] = {"name": "relay-1"}
+    project["api_version"] = 4
+    project["studies"] = {"trial": {"site_orgs": {"hospital_1": ["site-1"]}, "admins": ["lead@consortium.example.org"]}}
+    (again / "project.yml").write_text(yaml.safe_dump(project))
+    assert main(["provision", str(again / "project.yml"), "-o", str(again)]) == 0
+    kits = again / "fedsm_localhost" / "prod_01"
+    assert [path for path in [kits / "relay-1", *(kits / "relay-1").rglob("*")] if path.stat().st_mode & 0o077] == []
+    assert "umask 077" in (kits / "relay-1" / "startup" / "sub_start.sh").read_text()
+    left = certificate(kits / "relay-1").not_valid_after_utc - datetime.datetime.now(datetime.UTC)
+    assert left > datetime.timedelta(days=1824)
+    assert read(kits / "relay-1" / "local" / "comm_config.json")["internal"]["resources"]["port"] == 8010
+    assert read(kits / "site-1" / "local" / "relay__resources.json")["relay_config"]["address"] == "localhost:8010"
+    assert list(read(kits / "localhost" / "local" / "study_registry.json")["studies"]) == ["trial"]
+    said = capsys.readouterr().out
+    assert "relay-1" in said and "the relay's operator (hospital_1)" in said and "studies: trial" in said
+
+    relay["listening_host"]["port"] = 8011
+    project["studies"]["second"] = project["studies"]["trial"]
+    (again / "project.yml").write_text(yaml.safe_dump(project))
+    assert main(["provision", str(again / "project.yml"), "-o", str(again)]) == 0
+    kits = again / "fedsm_localhost" / "prod_02"
+    assert read(kits / "site-1" / "local" / "relay__resources.json")["relay_config"]["address"] == "localhost:8011"
+    assert set(read(kits / "localhost" / "local" / "study_registry.json")["studies"]) == {"trial", "second"}
+    sent = [line for line in capsys.readouterr().out.splitlines() if "changed: send it again" in line]
+    assert [line.split()[0] for line in sent] == ["localhost", "site-1", "relay-1"], "the others' kits are as before"
+
+
+@pytest.mark.process
 def test_what_nvflare_refuses_is_said(again, capsys):
     project = yaml.safe_load((POC / "project_localhost.yml").read_text())
     project["participants"][5]["role"] = "member"
