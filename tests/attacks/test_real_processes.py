@@ -122,7 +122,7 @@ def test_code_inside_a_job_is_refused(attacks):
 
 def test_the_owner_is_whom_flare_authenticated(federation, trained):
     path = federation.server_runs / trained[1] / "owner.json"
-    assert json.loads(path.read_text()) == {"name": LEAD, "org": "consortium", "role": "lead"}
+    assert json.loads(path.read_text()) == {"name": LEAD, "org": "consortium", "role": "lead", "study": "default"}
     assert path.stat().st_mode & 0o777 == 0o600
     assert not list(trained[0].rglob("owner.json"))
 
