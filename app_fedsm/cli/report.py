@@ -113,7 +113,7 @@ def _report(args: argparse.Namespace) -> int:
         page = Report(runs, studies, plates).html()
     write_text(out, page)
     if any(study.overlays for study in studies.values()):
-        print("the report and its figures show images of patients: keep them where such images may be")
+        print("the report and its figures show images of patients: share them only as you would share such images")
     print(f"report: {out}\nfigures: {pictures} ({len(plates.names)} PNG files)")
     return 0
 
