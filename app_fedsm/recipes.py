@@ -90,8 +90,8 @@ class FedSMRecipe(_FedSMRecipe):
         track: where the curves go: `tensorboard`, `mlflow`, `wandb` or `none`.
         track_uri: address of an MLflow server; default: MLFLOW_TRACKING_URI, or a database in the job's folder.
         settings: all settings at once, instead of the task, the method and the options.
-        **options: every other setting of a job (`lr=3e-3`, `size=64`); `lam`, `selector` and `personal` as in
-            `fedsm run`; `overrides=["task.unet.channels=[8, 16]"]` for what is nested.
+        **options: every other setting of a job (`lr=3e-3`, `size=64`); `lam`, `selector`, `personal` and
+            `preset` as in `fedsm run`; `overrides=["task.unet.channels=[8, 16]"]` for what is nested.
 
     Raises:
         UserError: an unknown setting, or a value that cannot be used.

@@ -27,6 +27,11 @@ def _options() -> dict[str, dict[str, Any]]:
     options: dict[str, dict[str, Any]] = {
         "task": {"help": task_help()},
         "method": {"help": f"how it is trained: {', '.join(available('methods'))}"},
+        "preset": {
+            "metavar": "NAME",
+            "help": f"a named set of settings: {', '.join(available('presets'))}; other options win over it (default:"
+            " none)",
+        },
         "rounds": {"type": int, "metavar": "N", "help": "federated rounds"},
         "local_epochs": {"type": int, "metavar": "E", "help": "passes over a site's images in each round"},
         "size": {"type": int, "metavar": "PX", "help": "images are resized to PX x PX"},

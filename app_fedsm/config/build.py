@@ -42,6 +42,17 @@ def tracks_of(method: str) -> dict[str, dict]:
     return _load("methods", method)["tracks"]
 
 
+def load_preset(name: str) -> dict[str, Any]:
+    """The settings of a preset: keys as `--set` takes them, with dots.
+
+    `tracks.NAME.OPTION` goes to methods whose track has that option, and is left out elsewhere: one preset serves all.
+
+    Raises:
+        UserError: unknown preset.
+    """
+    return _load("presets", name)
+
+
 def why_unfit(option: str, method: str, personal: str | None = None, selector: str | None = None) -> str | None:
     """Why an option of `TRACK_OF` means nothing to a method, or None.
 
@@ -93,11 +104,12 @@ def build_settings(
     lam: float | None = None,
     selector: str | None = None,
     personal: str | None = None,
+    preset: str | None = None,
     overrides: list[str] | None = None,
     dotted: dict[str, Any] | None = None,
     **given: Any,
 ) -> JobSettings:
-    """Puts a job's settings together.
+    """Puts a job's settings together: what is given, over the preset's, over the task's file and the defaults.
 
     Args:
         task: name of a file in `app_fedsm/config/tasks`, or path of a YAML file.
@@ -105,16 +117,21 @@ def build_settings(
         lam: SoftPull's coefficient; default: the task's.
         selector: kind of selector; default: the method's.
         personal: kind of the personal track; default: the method's.
+        preset: name of a file in `app_fedsm/config/presets`; default: none.
         overrides: `KEY=VALUE` with dots and YAML values, e.g. `task.unet.channels=[8, 16, 32]`.
         dotted: the same as key and value.
         **given: settings of `JobSettings`; None means not given.
 
     Raises:
-        UserError: unknown task, method, selector, personal kind or setting.
+        UserError: unknown task, method, selector, personal kind, preset or setting.
         Unfit: one of them means nothing to the method.
     """
-    values: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
-    values |= {"method": method, "task": _load_task(task), "tracks": tracks_of(method)}
+    values: dict[str, Any] = {"method": method, "task": _load_task(task), "tracks": tracks_of(method)}
+    recipe = load_preset(preset) if preset is not None else {}
+    for key, value in ({"preset": preset} | recipe).items() if recipe else ():
+        if not key.startswith("tracks."):
+            _override(values, key, value)
+    values |= {k: v for k, v in given.items() if v is not None}
     tracks = values["tracks"]
     if personal is not None and personal not in PERSONAL:
         raise UserError(f"unknown personal kind {personal!r}", remedy=known_words(personal, PERSONAL))
@@ -126,14 +143,23 @@ def build_settings(
             raise Unfit(why)
     if personal is not None and tracks["personal"]["kind"] != personal:
         tracks["personal"] = {"kind": personal}
-    if lam is not None:
-        tracks["personal"]["lam"] = lam
     if selector is not None and tracks["selector"]["kind"] != f"selector_{selector}":
         tracks["selector"] = {"kind": f"selector_{selector}"}
+    for key, value in recipe.items():
+        if key.startswith("tracks.") and _has_option(tracks, key):
+            _override(values, key, value)
+    if lam is not None:
+        tracks["personal"]["lam"] = lam
     for key, value in [*map(parse_setting, overrides or []), *(dotted or {}).items()]:
         _override(values, key, value)
     settings = JobSettings.from_dict(values)
     return settings.replace(tracks=complete_tracks(settings))
+
+
+def _has_option(tracks: dict[str, dict], key: str) -> bool:
+    """Whether a method's track has an option; `key` is `tracks.NAME.OPTION`."""
+    _, track, option = key.split(".")
+    return track in tracks and option in KINDS[tracks[track]["kind"]].options.model_fields
 
 
 def parse_setting(item: str) -> tuple[str, Any]:

@@ -19,7 +19,7 @@ DEFAULTS = {
 
 
 def available(what: str) -> list[str]:
-    """Names of the `tasks`, `methods` or `experiments` that have a YAML file here."""
+    """Names of the `tasks`, `methods`, `presets` or `experiments` that have a YAML file here."""
     return sorted(path.stem for path in Path(__file__).with_name(what).glob("*.yaml"))
 
 

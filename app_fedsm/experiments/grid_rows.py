@@ -23,7 +23,7 @@ SHOWS = {  # what a row shows -> the track it needs; the first that a method has
     "blend": "selector",
     "candidates": None,
 }
-_WORDS = ("task", "method", "personal", "selector")
+_WORDS = ("task", "method", "personal", "selector", "preset")
 
 
 @dataclass(frozen=True)

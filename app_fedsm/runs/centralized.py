@@ -1,7 +1,8 @@
 """Training on all sites' images in one place: the upper bound for a federation. A plain loop, without FLARE.
 
-Same files, splits, network, loss, optimizer, augmentation and scores as a federated run with the same settings; one
-epoch over all images takes the place of a round, and the model is the one of the best epoch on all validation images.
+Same files, splits, network, loss, optimizer, augmentation, schedule of the learning rate, average over rounds and
+scores as a federated run with the same settings; one epoch over all images takes the place of a round, and the model is
+the one of the best epoch on all validation images.
 
     fedsm run --method centralized --task nuclei --data ROOT --rounds 60 --size 96 --out runs/centralized
 """
@@ -37,7 +38,9 @@ from fedsm.server.policy_choice import choose_policy
 from fedsm.server.record import Progress
 from fedsm.server.results import summarize
 from fedsm.super_model.artefact import save_super_model, versions
+from fedsm.tracks import rate_factor_in
 from fedsm.tracks.base import TRAIN, SiteContext
+from fedsm.tracks.ema import RoundAverage
 from fedsm.tracks.segmentation import SegmentationClient
 
 _NETWORK_OF = "fedavg"  # the method whose network and loss it has
@@ -96,21 +99,27 @@ def train(
         the weights of the best epoch, and the validation Dice of every epoch.
     """
     pools = {part: Pool([parts[part] for parts in sites.values()]) for part in ("train", "validation")}
-    client = SegmentationClient(settings, {}, SiteContext(0, 1, device))
+    context = SiteContext(0, 1, device)
+    client = SegmentationClient(settings, {}, context)
     client.receive(TRAIN, initial_weights(client.build, settings.seed))
+    average = RoundAverage.before(settings.ema, client.received)
     best, scores = {}, []
     with tqdm(range(1, settings.rounds + 1), desc="centralized", unit="epoch", disable=None) as bar:
         progress.tell("started", sites=list(sites), rounds=settings.rounds, round=0, scores={GLOBAL: "Dice"})
         for epoch in bar:
             began = time.monotonic()
+            context.rate_factor = rate_factor_in(settings, epoch)
             for again in range(settings.local_epochs):
                 order = seeded_order(settings, "centralized", epoch, again)
                 augment_rng = torch.Generator().manual_seed(order)
                 for images, labels in pools["train"].batches(settings.batch_size, device, order):
                     client.step(*augment_batch(images, labels, settings.task.augment, augment_rng))
+            if settings.ema:
+                average = average.after(client.net.state_dict())
+                client.average = average.weights
             scores.append(client.validate(TRAIN, pools["validation"].batches(settings.batch_size, device))["score"])
             if scores.index(max(scores)) == len(scores) - 1:
-                best = copy(client.net.state_dict())
+                best = copy(client.average or client.net.state_dict())
             bar.set_postfix_str(f"Dice {scores[-1]:.3f}")
             values = {"answered": list(sites), "missing": {}, "seconds": time.monotonic() - began}
             progress.tell("round", round=epoch, score={GLOBAL: scores[-1]}, **values)
@@ -153,8 +162,8 @@ def run_centralized(settings: JobSettings, root: Path, names: list[str], out: Pa
     for site, parts in sites.items():
         tests[site]["files"] = file_kind(file for part in parts.values() for file, _ in part.files)
     common = {
-        "task": settings.task.name, "method": CENTRALIZED, "selector": "none", "lam": None, **policy.to_dict(),
-        "rounds": settings.rounds, "seed": settings.seed, "sites": names,
+        "task": settings.task.name, "method": CENTRALIZED, "preset": settings.preset, "selector": "none", "lam": None,
+        **policy.to_dict(), "rounds": settings.rounds, "seed": settings.seed, "sites": names,
     }  # fmt: skip
     validation = {"history": scores, "best": {GLOBAL: {"round": scores.index(max(scores)) + 1, "score": max(scores)}}}
     summary = summarize(validations, tests, policy, settings, names)

@@ -25,7 +25,7 @@ from fedsm.data.readers import file_kind
 from fedsm.evaluation.candidates import evaluate_candidates, validate_candidates
 from fedsm.selectors.policy import read_policy
 from fedsm.selectors.private_sums import PrivateSums
-from fedsm.tracks import client_tracks
+from fedsm.tracks import client_tracks, rate_factor_in
 from fedsm.tracks.base import ClientTrack, Phase, SiteContext
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,8 @@ class SiteTrainer:
         cache = SiteCache(site.cache_dir, site.cache_budget, site.workers)
         self.parts = load_site(site.data, name, settings, site.state_dir, site.rules, cache)
         self._release = release_of(settings, site, name, self.parts["train"].files)
-        self.tracks = client_tracks(settings, SiteContext(index, len(sites), site.device, self._release))
+        self._context = SiteContext(index, len(sites), site.device, self._release)
+        self.tracks = client_tracks(settings, self._context)
         self._local = LocalState(site.state_dir, run_id)
         self._state_round: int | None = None  # the round whose moments are in memory
 
@@ -137,6 +138,7 @@ class SiteTrainer:
         """
         self._restore(before=number)
         self._state_round = None  # until this round is done: a failed round leaves the moments half updated
+        self._context.rate_factor = rate_factor_in(self.settings, number)
         tracks = self._playing(names)
         reports = self.validate(Phase.TRAIN, payload, tracks)
         epochs = self.settings.local_epochs

@@ -27,6 +27,8 @@ from fedsm.core.task_settings import PlainName, TaskSettings
 NormCheck = Literal["off", "warn", "clip", "refuse"]
 NORM_CHECKS: tuple[str, ...] = get_args(NormCheck)
 Selection = Literal["best", "algorithm2"]
+Loss = Literal["dice", "dice+ce"]
+SiteWeights = Literal["images", "equal"]
 GAMMAS = (0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.999, 1.0)
 SHARES = (0.0, 0.2, 0.4, 0.6)
 DELTAS = (0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0)
@@ -62,7 +64,36 @@ class JobSettings(Settings):
         " strides (16 for the default U-Net).",
     )  # fmt: skip
     lr: Rate = Field(default=1e-3, description="Adam's learning rate for the U-Nets.")
-    selector_lr: Rate = Field(default=1e-4, description="Adam's learning rate for a trained selector.")
+    selector_lr: Rate = Field(
+        default=1e-4, description="Adam's learning rate for a trained selector: the same in every round."
+    )
+    preset: PlainName = Field(
+        default="none", description="The preset that the settings started from. It is only reported."
+    )
+    loss: Loss = Field(
+        default="dice",
+        description="What the U-Nets minimise: the Dice loss (the paper's), or with `dice+ce` its mean with the binary"
+        " cross entropy.",
+    )
+    schedule: Literal["constant", "cosine"] = Field(
+        default="constant",
+        description="How `lr` changes over the rounds: `constant` (the paper's), or `cosine`, from `lr` down towards 0"
+        " in the last round.",
+    )
+    warmup_rounds: int = Field(
+        default=0, ge=0, le=100_000,
+        description="First rounds, in which the learning rate grows in equal steps to `lr`. Fewer than `rounds`.",
+    )  # fmt: skip
+    ema: float = Field(
+        default=0.0, ge=0, lt=1,
+        description="Share of the past in the moving average of a U-Net's weights over the rounds. The average is"
+        " validated and becomes the super model; training goes on from the weights themselves. 0: no average.",
+    )  # fmt: skip
+    site_weights: SiteWeights = Field(
+        default="images",
+        description="What a site weighs where a network is averaged over sites: as many as its training images (at most"
+        " `max_share` times the median), or all the same (`equal`).",
+    )
     seed: int = Field(
         default=0, ge=0, le=2**63 - 1,  # what torch's generators take
         description="Fixes the initial weights and the order of batches; in the simulator also the splits.",
@@ -167,4 +198,10 @@ class JobSettings(Settings):
                 f"batches of {self.batch_size} images of {self.size} x {self.size} have {pixels} pixels, the limit is"
                 f" {MOST_PIXELS}: a smaller batch_size or size"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _warm_up_ends(self) -> Self:
+        if self.warmup_rounds >= self.rounds:
+            raise ValueError(f"warmup_rounds ({self.warmup_rounds}) must be fewer than rounds ({self.rounds})")
         return self

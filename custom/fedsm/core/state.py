@@ -45,6 +45,11 @@ def part(word: str, tensors: Tensors) -> Tensors:
     return {key.removeprefix(f"{word}/"): v for key, v in tensors.items() if key.startswith(f"{word}/")}
 
 
+def without(word: str, tensors: Tensors) -> Tensors:
+    """The entries that `prefixed` did not put under a word."""
+    return {key: value for key, value in tensors.items() if not key.startswith(f"{word}/")}
+
+
 def subtract(new: Tensors, old: Tensors) -> Tensors:
     """new - old, entry by entry, on the CPU: a WEIGHT_DIFF."""
     return {k: (new[k].detach() - old[k].to(new[k].device)).cpu() for k in old}

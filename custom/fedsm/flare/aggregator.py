@@ -42,7 +42,7 @@ class SoftPullAggregator(Aggregator):
     what the site registered (at the registration: above `max_images`), or gives itself another name than that of the
     client that FLARE authenticated. Its norm is judged by the `NormGuard`. A refused shareable changes nothing. Entries
     that a site's `ExcludeVars` filter kept back count as unchanged: zero in the average, and its personal model keeps
-    the server's. In averages a site weighs as many images as it registered, at most `max_share` times the median.
+    the server's. In averages a site weighs what the `Registry` says: its registered images, or as much as others.
 
     What happens when only some sites answer is decided by each track: see its docstring.
     """
@@ -70,7 +70,7 @@ class SoftPullAggregator(Aggregator):
         """
         self.tracks = tracks
         self.sites = sites
-        self.registry = Registry(settings.max_share)
+        self.registry = Registry(settings.max_share, settings.site_weights)
         self._max_images = settings.max_images
         self._examiner = Examiner(NormGuard(settings.norm_check, settings.norm_factor, norms))
         self._tell = tell

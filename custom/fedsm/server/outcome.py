@@ -44,6 +44,7 @@ def _common(job: JobSettings, record: RunRecord, summary: dict) -> dict:
     return {
         "task": job.task.name,
         "method": job.method,
+        "preset": job.preset,
         "selector": job.tracks.get("selector", {}).get("kind", "none").removeprefix("selector_"),
         "lam": lam_of(job),
         "personal_mix": record.personal_mix,

@@ -161,7 +161,7 @@ def _pooled(results: dict[str, tuple[float, int]]) -> float:
 class AcceptedLog:
     """`accepted.jsonl`: one line for each update that became part of the models, in the order of merging.
 
-    A line holds `round`, `site`, `n_images` (its weight in averages, at most `max_share` times the median) and `norms`
+    A line holds `round`, `site`, `n_images` (its weight in averages, see `Registry.shares`) and `norms`
     (track -> norm of the update as it was merged). Each round stands there once, also in a run that was killed and
     resumed: what comes after the checkpoint that it goes on from is dropped.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedsm.core.settings import SiteWeights
 from fedsm.core.shares import bounded_shares
 from fedsm.server.checks import PARTS
 
@@ -11,10 +12,12 @@ class Registry:
 
     Args:
         max_share: the most that one site weighs in an average, as a multiple of the median site's training images.
+        site_weights: `images`: a site weighs its training images, within that limit; `equal`: every site weighs 1.
     """
 
-    def __init__(self, max_share: float):
+    def __init__(self, max_share: float, site_weights: SiteWeights = "images"):
         self._max_share = max_share
+        self._site_weights = site_weights
         self.images: dict[str, dict[str, int]] = {}  # site -> images of each part, as first registered
         self.privacy: dict[str, dict[str, float]] = {}  # site -> its report on the privacy of its sums
 
@@ -25,7 +28,9 @@ class Registry:
             self.privacy[site] = dict(meta["privacy"])
 
     def shares(self) -> dict[str, float]:
-        """Each registered site's weight in averages."""
+        """Each registered site's weight in averages of networks; the sites that answer share 1 in proportion."""
+        if self._site_weights == "equal":
+            return dict.fromkeys(self.images, 1.0)
         return bounded_shares({site: images["train"] for site, images in self.images.items()}, self._max_share)
 
     def unusual_counts(self) -> dict[str, str]:
@@ -35,7 +40,7 @@ class Registry:
         together mostly decides them.
         """
         found: dict[str, list[str]] = {}
-        for site, share in self.shares().items():
+        for site, share in self.shares().items() if self._site_weights == "images" else ():
             count = self.images[site]["train"]
             if share != count:
                 found.setdefault(site, []).append(

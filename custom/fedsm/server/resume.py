@@ -21,7 +21,10 @@ from fedsm.tracks import complete_tracks, server_tracks
 from fedsm.tracks.base import Membership, ServerTrack
 
 # Settings that a resumed run may not change: otherwise its weights would belong to neither run.
-_FIXED = ("task", "tracks", "local_epochs", "batch_size", "size", "lr", "selector_lr", "seed")
+_FIXED = (
+    "task", "tracks", "local_epochs", "batch_size", "size", "lr", "selector_lr", "seed", "loss", "schedule",
+    "warmup_rounds", "ema", "site_weights",
+)  # fmt: skip
 
 
 def resume(
@@ -91,10 +94,11 @@ def save(
 
 
 def _check(job: JobSettings, state: dict, tracks: dict[str, ServerTrack], source: Path) -> None:
-    # With all options: a job of an earlier version lacks those that came later.
+    # With all settings and options: a job of an earlier version lacks those that came later, which were at their default.
     now = job.to_dict() | {"tracks": complete_tracks(job)}
-    then = state["settings"] | {"tracks": complete_tracks(job.replace(tracks=state["settings"].get("tracks", {})))}
-    different = [k for k in _FIXED if then.get(k) != now[k]]
+    then = {key: field.default for key, field in JobSettings.model_fields.items()} | state["settings"]
+    then["tracks"] = complete_tracks(job.replace(tracks=state["settings"].get("tracks", {})))
+    different = [k for k in _FIXED if then[k] != now[k]]
     if different:
         raise UserError(f"the checkpoint in {source} was made with another {different[0]!r} setting")
     if state["settings"]["rounds"] != job.rounds and any("rounds" in track.options for track in tracks.values()):

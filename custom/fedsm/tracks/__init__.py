@@ -18,6 +18,7 @@ from fedsm.selectors.network import EnsembleSelector, ExtraSelector, NetworkSele
 from fedsm.tracks.apfl import APFLClient, APFLOptions
 from fedsm.tracks.base import ClientTrack, ServerTrack, SiteContext
 from fedsm.tracks.ditto import DittoClient, DittoOptions
+from fedsm.tracks.ema_server import AveragedOverRounds
 from fedsm.tracks.fedavg import AveragedServer
 from fedsm.tracks.fedbn import FedBNClient, FedBNServer
 from fedsm.tracks.fedprox import FedProxClient, FedProxOptions
@@ -28,6 +29,7 @@ from fedsm.tracks.options import TrackOptions
 from fedsm.tracks.perfedavg import PerFedAvgClient, PerFedAvgOptions
 from fedsm.tracks.pfedme import PFedMeClient, PFedMeOptions, PFedMeServer
 from fedsm.tracks.scaffold import ScaffoldClient, ScaffoldOptions, ScaffoldServer
+from fedsm.tracks.schedule import rate_factor
 from fedsm.tracks.segmentation import SegmentationClient
 from fedsm.tracks.selector_ensemble import EnsembleClient, EnsembleServer
 from fedsm.tracks.selector_extra import ExtraClient, ExtraOptions, ExtraServer
@@ -38,6 +40,7 @@ from fedsm.tracks.shared_and_personal import SharedAndPersonalServer
 from fedsm.tracks.site_personal import BesideGlobalServer, SitePersonalServer
 from fedsm.tracks.softpull import SoftPullOptions, SoftPullServer
 
+_AT_SERVER = (AveragedServer, SoftPullServer)  # U-Nets that travel; what stays at a site is averaged there
 _PERSONAL = (SitePersonalServer, SharedAndPersonalServer, SoftPullServer)  # one network for each site
 
 
@@ -189,7 +192,8 @@ def server_tracks(settings: JobSettings, sites: list[str]) -> dict[str, ServerTr
     check_tracks(settings, sites)
     tracks: dict[str, ServerTrack] = {}
     for name, spec in settings.tracks.items():
-        tracks[name] = kind_of(name, spec).server(name, settings, _options(name, spec), sites, tracks)
+        track = kind_of(name, spec).server(name, settings, _options(name, spec), sites, tracks)
+        tracks[name] = AveragedOverRounds(track) if settings.ema and isinstance(track, _AT_SERVER) else track
     return tracks
 
 
@@ -225,6 +229,16 @@ def playing(tracks: dict[str, ServerTrack], number: int) -> list[str]:
     own = {n: t.settings.rounds - t.options["rounds"] for n, t in tracks.items() if "rounds" in t.options}
     names = [name for name in tracks if number > own.get(name, 0)]
     return [name for name in names if name in own] or names
+
+
+def rate_factor_in(settings: JobSettings, number: int) -> float:
+    """The schedule's factor on the learning rate of the U-Nets in a round.
+
+    Its length is that of the networks' training: the rounds that a selector has to itself do not count.
+    """
+    own = [_options(n, spec).get("rounds", 0) for n, spec in settings.tracks.items()]
+    rounds = settings.rounds - max(own, default=0)
+    return rate_factor(settings.schedule, settings.warmup_rounds, min(number, rounds), rounds)
 
 
 def build_inference_selector(settings: JobSettings, n_sites: int, tensors: Tensors, device: torch.device) -> Any:

@@ -69,7 +69,7 @@ class APFLClient(SitePersonalClient):
 
         for v, gradient in zip(self.own.parameters(), gradients, strict=True):
             v.grad = self.alpha * gradient
-        self.learner.optimizer.step()
+        self.learner.step()
         for buffer, seen in zip(self.own.buffers(), self.net.buffers(), strict=True):
             buffer.copy_(seen)
         if self.options["adapt"] == "yes":

@@ -55,6 +55,7 @@ class SiteContext:
         device: where to compute.
         release: checks sums over the site's images before they leave it; None: they leave as they are (tests).
         tracks: all client halves of the site, by name, in the order in which a batch steps them.
+        rate_factor: the schedule's factor on the learning rate of the U-Nets in this round; see `tracks/schedule.py`.
     """
 
     index: int
@@ -62,6 +63,7 @@ class SiteContext:
     device: torch.device
     release: Release | None = None
     tracks: dict[str, ClientTrack] = field(default_factory=dict)
+    rate_factor: float = 1.0
 
 
 class ClientTrack:

@@ -1,7 +1,7 @@
 """FT: each round, the personal network is the received global model, trained on the site's own images.
 
     site k:  w_{p,k} <- w_g,  m, v <- 0;   then w_{p,k} <- Adam(w_{p,k}, grad F_k(w_{p,k}))      for every batch
-             with the learning rate lr_factor * lr
+             with the learning rate lr_factor * lr, which the job's schedule scales as it scales lr
 
 "FT" among the personalization methods of Xu et al., CVPR 2022; the idea as in Wang et al., "Federated evaluation of
 on-device personalization", 2019. It sends nothing of its own: the global model comes anyway.

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 from monai.losses import DiceLoss
 from torch import nn
+from torch.nn import functional
 
 from fedsm.core.dice import dice_per_image
+from fedsm.core.settings import Loss
+from fedsm.core.state import copy
 from fedsm.core.tensors import Batch, Tensors
 
 
@@ -22,13 +26,17 @@ class Learner:
         lr: Adam's learning rate.
         device: where to compute.
         amp: whether CUDA may compute in bfloat16.
+        factor: the schedule's factor on the learning rate, asked before each step; default: a constant rate.
     """
 
-    def __init__(self, net: nn.Module, lr: float, device: torch.device, amp: bool):
+    def __init__(
+        self, net: nn.Module, lr: float, device: torch.device, amp: bool, factor: Callable[[], float] = lambda: 1.0
+    ):
         self.net = net.to(device)
         self.optimizer: torch.optim.Optimizer = torch.optim.Adam(self.net.parameters(), lr=lr, betas=(0.9, 0.999))
         self._device = device
         self._amp = amp and device.type == "cuda"
+        self._factor = factor
 
     def forward(self, images: torch.Tensor, net: nn.Module | None = None) -> torch.Tensor:
         """Logits of this network or of `net`, under autocast where the device and the settings allow it."""
@@ -40,8 +48,14 @@ class Learner:
         """One step of the optimizer along the gradient of a loss; returns the loss."""
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
+        self.step()
         return loss.item()
+
+    def step(self) -> None:
+        """One step of the optimizer along the gradients that are there, at the round's learning rate."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = group.setdefault("initial_lr", group["lr"]) * self._factor()
+        self.optimizer.step()
 
     def moments(self) -> Tensors:
         """Adam's moments, by the parameter's number and the moment's name."""
@@ -59,14 +73,49 @@ class Learner:
 
 
 class SegmentationLoss:
-    """The Dice loss of logits against labels: 1 - mean over images and labels of the soft Dice."""
+    """The loss of what a network says against labels.
 
-    def __init__(self) -> None:
-        self._dice_loss = DiceLoss(sigmoid=True)
+        dice     L = 1 - mean over images and labels of (2 sum p y + e) / (sum p + sum y + e)      e = 1e-5
+        dice+ce  L = (L_dice + L_ce) / 2,      L_ce = - mean over pixels of y log p + (1 - y) log(1 - p)
 
-    def __call__(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        loss: torch.Tensor = self._dice_loss(logits, labels)
-        return loss
+    The cross entropy has a gradient where the Dice loss has none: at labels that are absent from an image, and at
+    pixels that are wrong and sure.
+
+    Args:
+        kind: the job's `loss`.
+        logits: whether it is given logits, p being their sigmoid; else p itself.
+    """
+
+    def __init__(self, kind: Loss, logits: bool = True):
+        self._kind = kind
+        self._dice_loss = DiceLoss(sigmoid=logits)
+        self._dice_losses = DiceLoss(sigmoid=logits, reduction="none")
+        self._cross_entropy = functional.binary_cross_entropy_with_logits if logits else functional.binary_cross_entropy
+
+    def __call__(self, output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """The loss of a batch, (B, L, H, W) both."""
+        loss: torch.Tensor = self._dice_loss(output, labels)
+        return loss if self._kind == "dice" else (loss + self._cross_entropy(output, labels)) / 2
+
+    def per_image(self, output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """The loss of each image, (B,); its mean is that of the batch."""
+        losses: torch.Tensor = self._dice_losses(output, labels).flatten(1).mean(1)
+        if self._kind == "dice":
+            return losses
+        return (losses + self._cross_entropy(output, labels, reduction="none").flatten(1).mean(1)) / 2
+
+
+@contextmanager
+def other_weights(net: nn.Module, weights: Tensors) -> Iterator[None]:
+    """Gives a network other weights for a while; empty: it keeps its own."""
+    own = copy(net.state_dict()) if weights else {}
+    if weights:
+        net.load_state_dict(weights)
+    try:
+        yield
+    finally:
+        if own:
+            net.load_state_dict(own)
 
 
 @torch.no_grad()

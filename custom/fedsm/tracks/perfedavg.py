@@ -17,7 +17,8 @@ a d v ten times longer. The paper's outer step is SGD; here it is Adam, whose mo
 A last batch without a partner is its own partner (D' = D): no image is left out, and a site with one batch learns too.
 theta_k starts each round from the received w and takes its steps on the round's first batches (fewer, if the pass has
 fewer). It is one average behind: what is delivered was adapted from a w that a site received, not from the last
-average, which no site trains on. inner_lr = 0 with `fo` is FedAvg on every second batch.
+average, which no site trains on. inner_lr = 0 with `fo` is FedAvg on every second batch. The job's
+schedule scales Adam's rate of w; a stays, because it says what theta is, not how fast w learns.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class PerFedAvgClient(SharedAndPersonalClient):
             gradients = [v - self.options["inner_lr"] * hv for v, hv in zip(gradients, products, strict=True)]
         for parameter, gradient in zip(self.shared.parameters(), gradients, strict=True):
             parameter.grad = gradient
-        self.learner.optimizer.step()
+        self.learner.step()
         return loss
 
     def _hessian_times(

@@ -20,7 +20,8 @@ to keep. theta starts each round at w and goes on from batch to batch, as in the
 outer_lr * prox may be at most 1, which moves w onto theta; the default is 60 * 0.015 = 0.9. w then moves as with SGD of
 about the rate outer_lr; a smaller prox allows a larger rate. The paper's prox of 15 is for losses whose gradients are
 larger than those of a Dice loss in a U-Net: with it theta hardly left w. A prox of 0.015 with an inner_lr of 10 was the
-best of five pairs on nuclei (RESULTS.md). The job's lr is not used here.
+best of five pairs on nuclei (RESULTS.md). The job's lr is not used here; its schedule scales outer_lr, the rate
+with which w learns, and leaves inner_lr alone.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class PFedMeClient(SharedAndPersonalClient):
                     theta.copy_(w + (theta - w - rate * gradient) / (1 + rate * prox))
         with torch.no_grad():
             for theta, w in pairs:
-                w.lerp_(theta, self.options["outer_lr"] * prox)
+                w.lerp_(theta, self.options["outer_lr"] * self.site.rate_factor * prox)
         return loss
 
     def send(self, phase: Phase, training_images: Iterable[Batch] = ()) -> Tensors:

@@ -16,7 +16,8 @@ is measured in Adam's steps, which have size 1 in every weight. Gradients do not
 synthetic sites their median was 9e-5, and that of c_k was 0.17. In front of Adam, c - c_k swamped them and the Dice
 stayed at 0.22, against 0.49 behind it and 0.52 for FedAvg. NVFlare's `PTScaffoldHelper` adds it behind, too.
 
-Only float parameters have controls; buffers travel and are averaged as in FedAvg.
+Only float parameters have controls; buffers travel and are averaged as in FedAvg. eta is the round's, as the job's
+schedule makes it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from pydantic import Field
 from torch.nn import functional
 
 from fedsm.core.errors import UserError
-from fedsm.core.state import RunningMean, copy, part, prefixed
+from fedsm.core.state import RunningMean, copy, part, prefixed, without
 from fedsm.core.tensors import Batch, Tensors
 from fedsm.nets import build_unet
 from fedsm.tracks.base import TRAIN, Phase, Report
@@ -38,10 +39,6 @@ from fedsm.tracks.options import TrackOptions
 from fedsm.tracks.segmentation import SegmentationClient
 
 _CONTROL, _IMAGES = "control", "images"
-
-
-def _weights(tensors: Tensors) -> Tensors:
-    return {key: value for key, value in tensors.items() if not key.startswith(f"{_CONTROL}/")}
 
 
 def _controlled(net: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
@@ -69,12 +66,17 @@ class ScaffoldClient(SegmentationClient):
         self._own = self._zeros()  # c_k
         self._steps = 0
 
+    @property
+    def _eta(self) -> float:
+        """The learning rate of the round."""
+        return self.settings.lr * self.site.rate_factor
+
     def _zeros(self) -> Tensors:
         return {name: torch.zeros_like(p, device="cpu") for name, p in _controlled(self.net).items()}
 
     def receive(self, phase: Phase, payload: Tensors) -> None:
         """Takes w and c; after the last round there is no c, because nothing is trained any more."""
-        super().receive(phase, _weights(payload))
+        super().receive(phase, without(_CONTROL, payload))
         self._shared = part(_CONTROL, payload)
 
     def begin(self, n_images: int, training_images: Iterable[Batch] = ()) -> None:
@@ -88,7 +90,7 @@ class ScaffoldClient(SegmentationClient):
         loss = super().step(images, labels, rows)
         with torch.no_grad():
             for parameter, correction in zip(self._corrected.values(), self._corrections, strict=True):
-                parameter.sub_(correction, alpha=self.settings.lr)
+                parameter.sub_(correction, alpha=self._eta)
         self._steps += 1
         return loss
 
@@ -97,7 +99,7 @@ class ScaffoldClient(SegmentationClient):
         moved = super().send(phase, training_images)
         if phase != TRAIN:
             return moved
-        scale = 1 / (self._steps * self.settings.lr)
+        scale = 1 / (self._steps * self._eta)
         changes = {name: -moved[name] * scale - self._shared[name] for name in self._own}
         self._own = {name: own + changes[name] for name, own in self._own.items()}
         return moved | prefixed(_CONTROL, changes)
@@ -138,7 +140,7 @@ class ScaffoldServer(AveragedServer):
         return self.weights | prefixed(_CONTROL, self.controls) if phase == TRAIN else {}
 
     def accept(self, phase: Phase, site: str, tensors: Tensors, weight: float = 0) -> None:
-        super().accept(phase, site, _weights(tensors), weight)
+        super().accept(phase, site, without(_CONTROL, tensors), weight)
         k = self.sites.index(site)
         if self.images[k] == 0:
             self.images[k] = weight

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedsm.core.state import subtract
+from fedsm.core.state import part, subtract, without
 from fedsm.core.tensors import Batch, Tensors
 from fedsm.nets import build_unet
 from fedsm.tracks.base import TRAIN, ClientTrack, Phase, Report
-from fedsm.tracks.learner import Learner, SegmentationLoss, dice_report
+from fedsm.tracks.ema import AVERAGE
+from fedsm.tracks.learner import Learner, SegmentationLoss, dice_report, other_weights
 
 
 class SegmentationClient(ClientTrack):
@@ -27,9 +28,12 @@ class SegmentationClient(ClientTrack):
 
     def __init__(self, *args: Any):
         super().__init__(*args)
-        self.learner = Learner(self.build(), self.settings.lr, self.site.device, self.settings.amp)
-        self.segmentation_loss = SegmentationLoss()
+        self.learner = Learner(
+            self.build(), self.settings.lr, self.site.device, self.settings.amp, lambda: self.site.rate_factor
+        )
+        self.segmentation_loss = SegmentationLoss(self.settings.loss)
         self.received: Tensors = {}  # this round's model from the server, also for other tracks; must not be changed
+        self.average: Tensors = {}  # its average over the rounds, if the job has one: that is validated
 
     @property
     def net(self) -> nn.Module:
@@ -46,11 +50,13 @@ class SegmentationClient(ClientTrack):
         return self.segmentation_loss(logits, labels)
 
     def receive(self, phase: Phase, payload: Tensors) -> None:
-        self.received = payload
-        self.net.load_state_dict(payload)
+        self.average = part(AVERAGE, payload)
+        self.received = without(AVERAGE, payload)
+        self.net.load_state_dict(self.received)
 
     def validate(self, phase: Phase, batches: Iterable[Batch]) -> Report:
-        return dice_report(self.net, self.learner.forward, batches)
+        with other_weights(self.net, self.average):
+            return dice_report(self.net, self.learner.forward, batches)
 
     def step(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None = None) -> float | None:
         self.net.train()

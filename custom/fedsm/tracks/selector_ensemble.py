@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-from monai.losses import DiceLoss
 
 from fedsm.core.errors import UserError
 from fedsm.core.settings import JobSettings
@@ -27,7 +26,7 @@ from fedsm.core.tensors import Batch, Tensors
 from fedsm.nets import build_unet
 from fedsm.selectors.inference import mix
 from fedsm.tracks.base import TRAIN, Phase, Report
-from fedsm.tracks.learner import dice_report
+from fedsm.tracks.learner import SegmentationLoss, dice_report
 from fedsm.tracks.segmentation import SegmentationClient
 from fedsm.tracks.selector_fedavg import SelectorClient, SelectorServer
 
@@ -41,7 +40,7 @@ class EnsembleClient(SelectorClient):
         super().__init__(*args)
         models = self.output_offset + self.site.n_sites
         self._nets = [build_unet(self.settings.task).to(self.site.device).eval() for _ in range(models)]
-        self._dice_loss = DiceLoss()
+        self._mixture_loss = SegmentationLoss(self.settings.loss, logits=False)
 
     def receive(self, phase: Phase, payload: Tensors) -> None:
         super().receive(phase, part("net", payload))
@@ -71,9 +70,8 @@ class EnsembleClient(SelectorClient):
         return mix(self.learner.forward(images).softmax(1), logits.sigmoid().nan_to_num(0.0))
 
     def loss(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
-        """The Dice loss of the mixture."""
-        loss: torch.Tensor = self._dice_loss(self.mixture(images), labels)
-        return loss
+        """The loss of the mixture."""
+        return self._mixture_loss(self.mixture(images), labels)
 
     def validate(self, phase: Phase, batches: Iterable[Batch]) -> Report:
         """Dice of the mixture."""
@@ -93,6 +91,8 @@ class EnsembleServer(SelectorServer):
     def check(cls, settings: JobSettings, options: Mapping[str, Any], n_sites: float) -> None:
         if settings.tracks.get("personal", {}).get("kind") != "softpull":
             raise UserError("the ensemble mixes personal networks that travel in every round", remedy="use softpull")
+        if settings.ema:
+            raise UserError("the ensemble mixes the networks of the round, not their averages", remedy="set ema to 0")
         if not {"global", "personal"} <= set(list(settings.tracks)[:2]):  # it looks at what these have received
             raise UserError(
                 "the ensemble mixes the networks of `global` and `personal`", remedy="list both tracks before it"

@@ -9,7 +9,8 @@
 
 Xu et al., CVPR 2022, FedSM-extra. The paper prints L(h, h_k); we read L(h_k, y), y the ground truth. A site gets the
 K + 1 networks once, computes the labels of its images once and keeps them on its disk. The selector that is kept is the
-one whose choices have the best Dice on the validation images.
+one whose choices have the best Dice on the validation images. L is the job's loss. A schedule of the learning rate
+ends with round R, the networks' last; eta_s is constant.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-from monai.losses import DiceLoss
 from pydantic import Field
 from torch import nn
 from torch.nn import functional
@@ -30,6 +30,7 @@ from fedsm.core.state import part, prefixed
 from fedsm.core.tensors import Batch, Tensors
 from fedsm.nets import build_unet
 from fedsm.tracks.base import TRAIN, Phase, Report
+from fedsm.tracks.learner import SegmentationLoss
 from fedsm.tracks.options import TrackOptions
 from fedsm.tracks.selector_fedavg import SelectorClient, SelectorServer
 
@@ -96,8 +97,7 @@ class ExtraClient(SelectorClient):
     def begin(self, n_images: int, training_images: Iterable[Batch] = ()) -> None:
         """Labels each training image with the model of the lowest loss; of equals the first, so the global model."""
         if _LABELS not in self._known:
-            loss = DiceLoss(sigmoid=True, reduction="none")
-            losses = self._scores(training_images, lambda logits, y: loss(logits, y).flatten(1).mean(1))
+            losses = self._scores(training_images, SegmentationLoss(self.settings.loss).per_image)
             self._known[_LABELS] = lowest(losses)
         self._models = []
 
@@ -134,6 +134,11 @@ class ExtraServer(SelectorServer):
             raise UserError(
                 f"the selector's own rounds ({options['rounds']}) must be fewer than all rounds ({settings.rounds})",
                 remedy="set tracks.selector.rounds",
+            )
+        if settings.warmup_rounds >= settings.rounds - options["rounds"]:
+            raise UserError(
+                f"warmup_rounds ({settings.warmup_rounds}) must be fewer than the rounds before the selector's own"
+                f" ({settings.rounds - options['rounds']})"
             )
         if not {"global", "personal"} <= set(settings.tracks):
             raise UserError("FedSM-extra chooses among the tracks `global` and `personal`", remedy="list both")

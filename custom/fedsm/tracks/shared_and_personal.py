@@ -36,7 +36,7 @@ class SharedAndPersonalClient(ClientTrack):
         super().__init__(*args)
         self.personal = PersonalNetwork(self.build(), self.settings.lr, self.settings, self.site)
         self.shared = deepcopy(self.net)
-        self.segmentation_loss = SegmentationLoss()
+        self.segmentation_loss = SegmentationLoss(self.settings.loss)
         self.received: Tensors = {}
         self._fresh = True
 

@@ -20,7 +20,8 @@ from fedsm.core.tensors import Batch, Tensors
 from fedsm.nets import build_unet
 from fedsm.nets.first_weights import initial_weights
 from fedsm.tracks.base import DELIVER, TRAIN, ClientTrack, Phase, Report, ServerTrack, SiteContext
-from fedsm.tracks.learner import Learner, SegmentationLoss, dice_report
+from fedsm.tracks.ema import AVERAGE, RoundAverage
+from fedsm.tracks.learner import Learner, SegmentationLoss, dice_report, other_weights
 from fedsm.tracks.segmentation import SegmentationClient
 from fedsm.tracks.site_networks import DeliveredNetworks, NetworkPerSite
 
@@ -36,9 +37,11 @@ class PersonalNetwork:
     """
 
     def __init__(self, net: nn.Module, lr: float, settings: JobSettings, site: SiteContext):
-        self.learner = Learner(net, lr, site.device, settings.amp)
+        self.learner = Learner(net, lr, site.device, settings.amp, lambda: site.rate_factor)
         self.best: Tensors = {}
         self.best_score = -1.0
+        self._momentum = settings.ema
+        self._average: RoundAverage | None = None
 
     @property
     def net(self) -> nn.Module:
@@ -46,14 +49,28 @@ class PersonalNetwork:
         return self.learner.net
 
     def validate(self, phase: Phase, batches: Iterable[Batch]) -> Report:
-        """Scores the network and remembers the best. After the last round the best takes its place."""
-        report = dice_report(self.net, self.learner.forward, batches)
-        if report["score"] > self.best_score:
-            self.best, self.best_score = copy(self.net.state_dict()), report["score"]
+        """Scores the network, or its average over the rounds if the job has one, and remembers the best.
+
+        After the last round the best takes the network's place.
+        """
+        average = self._averaged()
+        if phase == TRAIN:  # after the last round it may be asked for again: nothing is kept
+            self._average = average
+        with other_weights(self.net, average.weights if average else {}):
+            report = dice_report(self.net, self.learner.forward, batches)
+            if report["score"] > self.best_score:
+                self.best, self.best_score = copy(self.net.state_dict()), report["score"]
         if phase == DELIVER:
             self.net.load_state_dict(self.best)
             report["score"] = self.best_score
         return report
+
+    def _averaged(self) -> RoundAverage | None:
+        """The average with the network as it is now, which the round before made; a site's first is the start."""
+        if not self._momentum:
+            return None
+        weights = self.net.state_dict()
+        return self._average.after(weights) if self._average else RoundAverage.before(self._momentum, weights)
 
     def check_trained(self, phase: Phase) -> None:
         """Refuses to hand over a network that was never trained.
@@ -72,7 +89,13 @@ class PersonalNetwork:
             | prefixed("net", copy(self.net.state_dict()))
             | prefixed("best", self.best)
             | {"score": score}
+            | self._average_state()
         )
+
+    def _average_state(self) -> Tensors:
+        if self._average is None:
+            return {}
+        return prefixed(AVERAGE, self._average.weights) | {"updates": torch.tensor(self._average.updates)}
 
     def load_state(self, state: Tensors, first: Tensors) -> None:
         """Takes back what `state` gave; without a past the network starts with the first weights."""
@@ -80,6 +103,8 @@ class PersonalNetwork:
         self.net.load_state_dict(part("net", state) or first)
         self.best = part("best", state)
         self.best_score = float(state.get("score", -1.0))
+        average = part(AVERAGE, state)
+        self._average = RoundAverage(self._momentum, average, int(state["updates"])) if average else None
 
 
 class SitePersonalClient(ClientTrack):
@@ -92,7 +117,7 @@ class SitePersonalClient(ClientTrack):
     def __init__(self, *args: Any):
         super().__init__(*args)
         self.personal = PersonalNetwork(self.build(), self.lr, self.settings, self.site)
-        self.segmentation_loss = SegmentationLoss()
+        self.segmentation_loss = SegmentationLoss(self.settings.loss)
         self._fresh = True
 
     @property
@@ -107,7 +132,7 @@ class SitePersonalClient(ClientTrack):
 
     @property
     def lr(self) -> float:
-        """Adam's learning rate."""
+        """Adam's learning rate, before the schedule's factor."""
         return self.settings.lr
 
     @property
