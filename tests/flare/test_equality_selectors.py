@@ -1,5 +1,6 @@
 """FedSM-extra and the ensemble: the federated run equals a plain loop, and their results are complete."""
 
+import pytest
 import torch
 from monai.losses import DiceLoss
 from torch.nn import functional
@@ -9,7 +10,8 @@ from fedsm.nets import build_selector, build_unet
 from fedsm.server.checkpoint import Checkpoints
 from tests.helpers.federation import Federation, results_of
 from tests.helpers.plain_loop import algorithm_1, average, clone, largest_difference
-from tests.helpers.small_jobs import SITES, small_settings
+from tests.helpers.plain_recipe import loss_of, shares_of
+from tests.helpers.small_jobs import RECIPE, SITES, small_settings
 from tests.helpers.weights import TOLERANCE, last_weights, size_of
 
 TWO = SITES[:2]
@@ -33,12 +35,14 @@ def walk(settings, site, part, number):
         yield rows, part.images[rows], part.labels[rows].float()
 
 
-def test_extra(tmp_path, data_root):
-    """Two rounds of FedSM's networks, two of the selector alone, on the labels that its candidates give."""
-    settings = small_settings(method="fedsm-extra", rounds=4, overrides=["tracks.selector.rounds=2"])
+@pytest.mark.parametrize("recipe", [{}, RECIPE], ids=["plain", "recipe"])
+def test_extra(tmp_path, data_root, recipe):
+    """Two rounds of FedSM's networks, two of the selector alone, on the labels that its candidates give. A schedule has
+    the length of the first two."""
+    settings = small_settings(method="fedsm-extra", rounds=4, overrides=["tracks.selector.rounds=2"], **recipe)
     federation, results = run(tmp_path, data_root, settings)
     weights = last_weights(federation.run_folder)
-    two_rounds = small_settings(method="fedsm-extra", rounds=2, overrides=["tracks.selector.rounds=1"])
+    two_rounds = small_settings(method="fedsm-extra", rounds=2, overrides=["tracks.selector.rounds=1"], **recipe)
     plain = algorithm_1(data_root, two_rounds, TWO, lam=0.7, selector="none")
     for model in ("global", *(f"personal.{s}" for s in TWO)):
         assert largest_difference(weights[model], plain[model]) < TOLERANCE, model
@@ -48,17 +52,22 @@ def test_extra(tmp_path, data_root):
     nets = [build_unet(settings.task).eval() for _ in best]
     for net, file in zip(nets, best, strict=True):
         net.load_state_dict(checkpoints.load_weights(file))
-    loss = DiceLoss(sigmoid=True, reduction="none")
+    loss = loss_of(settings)
     parts = {s: load_site(data_root / s, s, settings)["train"] for s in TWO}
     with torch.no_grad():
         labels = {
-            s: torch.stack([loss(net(p.images), p.labels.float()).mean((1, 2, 3)) for net in nets]).argmin(0)
+            s: torch.tensor(
+                [
+                    min(range(3), key=lambda m, x=x, y=y: loss(nets[m](x[None]), y[None].float()).item())
+                    for x, y in zip(p.images[:], p.labels[:], strict=True)
+                ]
+            )
             for s, p in parts.items()
         }
     w_s = start(settings, 3)
     selectors = {s: build_selector(settings.task, 3) for s in TWO}
     adams = {s: torch.optim.Adam(selectors[s].parameters(), lr=settings.selector_lr) for s in TWO}
-    total = sum(map(len, parts.values()))
+    shares = shares_of(settings, [len(parts[s]) for s in TWO])
     for number in (3, 4):
         for s in TWO:
             selectors[s].load_state_dict(w_s)
@@ -67,14 +76,15 @@ def test_extra(tmp_path, data_root):
                 adams[s].zero_grad()
                 functional.cross_entropy(selectors[s](x), labels[s][rows]).backward()
                 adams[s].step()
-        w_s = average([selectors[s].state_dict() for s in TWO], [len(parts[s]) / total for s in TWO])
+        w_s = average([selectors[s].state_dict() for s in TWO], shares)
     assert largest_difference(weights["selector"], w_s) < TOLERANCE
 
     assert results["gamma"] is None and results["gamma_sweep"] == []
     assert set(results["test"]["selection_frequency"][TWO[0]]) == {"global", *(f"personal.{s}" for s in TWO)}
     down = results["wire"]["down_bytes"][TWO[0]]
     unet, vgg = size_of(weights["global"]), size_of(w_s)
-    assert down == [2 * unet, 2 * unet, vgg + 3 * unet, vgg], "the models go down once"
+    each = 4 * unet if recipe else 2 * unet  # with `ema` the averages as well
+    assert down == [each, each, vgg + 3 * unet, vgg], "the models go down once"
 
 
 def test_extra_resumes_among_the_selectors_rounds(tmp_path, data_root):

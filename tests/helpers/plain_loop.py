@@ -6,17 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from monai.losses import DiceLoss
 from torch.nn import functional
 
 from fedsm.core.settings import JobSettings
 from fedsm.data.dataset import load_site, seeded_order
 from fedsm.nets import build_selector, build_unet
+from tests.helpers.plain_recipe import augmented, factor_of, loss_of, set_rates, shares_of
 
 
-def fed_avg(w: dict, trained: list[dict], n: list[int]) -> dict:
+def fed_avg(w: dict, trained: list[dict], shares: list[float]) -> dict:
     """sum_k (n_k / n) w_k (line 15)."""
-    return average(trained, [k / sum(n) for k in n])
+    return average(trained, shares)
 
 
 def soft_pull(w: list[dict], trained: list[dict], lam: float) -> list[dict]:
@@ -38,7 +38,7 @@ def algorithm_1(
         merge: how global and personal models are made of the models that came down and what the sites trained.
 
     Returns:
-        model name -> weights after the last round.
+        model name -> weights after the last round; with `ema` their average, and under `NAME.raw` themselves.
     """
     count = len(sites)
     parts = {s: load_site(data / s, s, settings)["train"] for s in sites}
@@ -58,13 +58,16 @@ def algorithm_1(
     server_net = build_selector(settings.task, count)
     server_net.load_state_dict(w_s)
     server_adam = torch.optim.Adam(server_net.parameters(), lr=settings.selector_lr)
-    dice = DiceLoss(sigmoid=True)
+    dice = loss_of(settings)
+    past: dict[str, list[dict]] = {}
 
     for number in range(1, settings.rounds + 1):
         gradients = []
         here = (present or {}).get(number, sites)
         at_work = {*here, *(lost or {}).get(number, ())}
-        total = sum(n[s] for s in here)
+        shares = shares_of(settings, [n[s] for s in here])
+        for s in sites:
+            set_rates(adams[s][:2], settings.lr * factor_of(settings, number))
         for k, s in enumerate(sites):
             if s not in at_work:
                 continue
@@ -75,11 +78,11 @@ def algorithm_1(
             f_s.zero_grad()
             torch.manual_seed(seeded_order(settings, s, number, -1))
             for epoch in range(settings.local_epochs):
-                order = torch.randperm(
-                    n[s], generator=torch.Generator().manual_seed(seeded_order(settings, s, number, epoch))
-                )
+                seed = seeded_order(settings, s, number, epoch)
+                rng = torch.Generator().manual_seed(seed)
+                order = torch.randperm(n[s], generator=torch.Generator().manual_seed(seed))
                 for rows in order.split(settings.batch_size):
-                    x, y = parts[s].images[rows], parts[s].labels[rows].float()
+                    x, y = augmented(settings, parts[s].images[rows], parts[s].labels[rows].float(), rng)
                     for net, adam in ((f_g, adams[s][0]), (f_p, adams[s][1])):
                         adam.zero_grad()
                         dice(net(x), y).backward()
@@ -94,22 +97,35 @@ def algorithm_1(
                         (loss / (n[s] * settings.local_epochs)).backward()
             if s in here:
                 gradients.append([p.grad for p in f_s.parameters()])
-        w_g = merge[0](w_g, [nets[s][0].state_dict() for s in here], [n[s] for s in here])
+        w_g = merge[0](w_g, [nets[s][0].state_dict() for s in here], shares)
         pulled = merge[1]([w_p[s] for s in here], [nets[s][1].state_dict() for s in here], lam)
         w_p |= dict(zip(here, pulled, strict=True))
+        for model, weights in {"global": w_g, **{f"personal.{s}": w_p[s] for s in here}}.items():
+            past.setdefault(model, []).append(clone(weights))
         if selector == "fedavg":
-            w_s = average([nets[s][2].state_dict() for s in here], [n[s] / total for s in here])
+            w_s = average([nets[s][2].state_dict() for s in here], shares)
         elif selector == "gradient":
             for i, parameter in enumerate(server_net.parameters()):
-                parameter.grad = sum(n[s] / total * g[i] for s, g in zip(here, gradients, strict=True))
+                parameter.grad = sum(share * g[i] for share, g in zip(shares, gradients, strict=True))
             server_adam.step()
             w_s = clone(server_net.state_dict())
-    return {"global": w_g, "selector": w_s} | {f"personal.{s}": w for s, w in w_p.items()}
+    last = {"global": w_g} | {f"personal.{s}": w for s, w in w_p.items()}
+    if settings.ema:
+        raw = {f"{model}.raw": weights for model, weights in last.items()}
+        last = {model: averaged(settings, past[model]) for model in last} | raw
+    return last | {"selector": w_s}
 
 
 def clone(weights: dict) -> dict:
     """A copy of a state dict."""
     return {k: v.detach().clone() for k, v in weights.items()}
+
+
+def averaged(settings: JobSettings, models: list[dict]) -> dict:
+    """`ema` of the weights that the rounds 1 to t made: round i weighs (1 - m) m^(t - i) / (1 - m^t)."""
+    m, t = settings.ema, len(models)
+    mean = average(models, [(1 - m) * m ** (t - i) / (1 - m**t) for i in range(1, t + 1)])
+    return {key: mean[key] if value.is_floating_point() else value for key, value in models[-1].items()}
 
 
 def average(models: list[dict], shares: list[float]) -> dict:

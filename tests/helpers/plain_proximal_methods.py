@@ -9,15 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from monai.losses import DiceLoss
 from torch.func import functional_call
 
 from fedsm.core.settings import JobSettings
 from fedsm.data.dataset import load_site, seeded_order
 from fedsm.nets import build_unet
 from tests.helpers.plain_loop import average, clone
-
-dice_loss = DiceLoss(sigmoid=True)
+from tests.helpers.plain_recipe import factor_of, loss_of, set_rates, shares_of
 
 
 class Network:
@@ -29,13 +27,17 @@ class Network:
         self.net.load_state_dict(weights)
         self.forget()
 
+    def rate(self, factor: float) -> None:
+        """The schedule's factor of a round."""
+        set_rates([self.adam], self.settings.lr * factor)
+
     def forget(self) -> None:
         """Drops Adam's moments."""
         self.adam = torch.optim.Adam(self.net.parameters(), lr=self.settings.lr)
 
     def step(self, x, y, anchor: dict) -> None:
         self.adam.zero_grad()
-        dice_loss(self.net(x), y).backward()
+        loss_of(self.settings)(self.net(x), y).backward()
         for name, w in self.net.named_parameters():
             w.grad += self.pull * (w.detach() - anchor[name])
         self.adam.step()
@@ -50,8 +52,9 @@ class Ditto:
     def __init__(self, settings: JobSettings, start: dict, prox: float):
         self.network = Network(settings, start, prox)
 
-    def start(self, w_g: dict) -> None:
+    def start(self, w_g: dict, factor: float) -> None:
         self.w_g = w_g
+        self.network.rate(factor)
 
     def step(self, x, y, w_before: dict, w_after: dict) -> None:
         self.network.step(x, y, self.w_g)
@@ -66,28 +69,29 @@ class FineTune(Ditto):
     def __init__(self, settings: JobSettings, start: dict, lr_factor: float):
         super().__init__(settings.replace(lr=lr_factor * settings.lr), start, prox=0.0)
 
-    def start(self, w_g: dict) -> None:
-        super().start(w_g)
+    def start(self, w_g: dict, factor: float) -> None:
         self.network.net.load_state_dict(w_g)
         self.network.forget()
+        super().start(w_g, factor)
 
 
 class APFL:
     """vbar = alpha v + (1 - alpha) w; v and alpha follow the gradient at the old vbar."""
 
     def __init__(self, settings: JobSettings, start: dict, alpha: float, eta_alpha: float):
-        self.net = build_unet(settings.task)
+        self.net, self.settings = build_unet(settings.task), settings
         self.v = {k: torch.nn.Parameter(x.clone()) for k, x in start.items()}
         self.adam = torch.optim.Adam(self.v.values(), lr=settings.lr)
         self.alpha, self.eta_alpha = alpha, eta_alpha
         self.w = start
 
-    def start(self, w_g: dict) -> None:
+    def start(self, w_g: dict, factor: float) -> None:
         self.w = w_g
+        set_rates([self.adam], self.settings.lr * factor)
 
     def step(self, x, y, w_before: dict, w_after: dict) -> None:
         vbar = {k: t.requires_grad_() for k, t in self.model().items()}
-        loss = dice_loss(functional_call(self.net, vbar, (x,)), y)
+        loss = loss_of(self.settings)(functional_call(self.net, vbar, (x,)), y)
         gradient = dict(zip(vbar, torch.autograd.grad(loss, list(vbar.values())), strict=True))
         slope = sum(((self.v[k].detach() - w_before[k]).double() * gradient[k]).sum().item() for k in vbar)
         for k, v in self.v.items():
@@ -111,7 +115,7 @@ def train(data: Path, settings: JobSettings, sites: list[str], mu: float = 0.0, 
         the global weights after the last round; site -> its learner's models from before round 1 to after the last.
     """
     parts = {s: load_site(data / s, s, settings)["train"] for s in sites}
-    total = sum(len(p) for p in parts.values())
+    shares = shares_of(settings, [len(parts[s]) for s in sites])
     torch.manual_seed(settings.seed)
     w_g = clone(build_unet(settings.task).state_dict())
     networks = {s: Network(settings, w_g, mu) for s in sites}
@@ -119,10 +123,12 @@ def train(data: Path, settings: JobSettings, sites: list[str], mu: float = 0.0, 
     history = {s: [learner.model()] for s, learner in learners.items()}
 
     for number in range(1, settings.rounds + 1):
+        factor = factor_of(settings, number)
         for s in sites:
             networks[s].net.load_state_dict(w_g)
+            networks[s].rate(factor)
             if personal:
-                learners[s].start(w_g)
+                learners[s].start(w_g, factor)
             for x, y in _batches(parts[s], settings, s, number):
                 before = networks[s].weights()
                 networks[s].step(x, y, anchor=w_g)
@@ -130,7 +136,7 @@ def train(data: Path, settings: JobSettings, sites: list[str], mu: float = 0.0, 
                     learners[s].step(x, y, before, networks[s].weights())
             if personal:
                 history[s].append(learners[s].model())
-        w_g = average([networks[s].weights() for s in sites], [len(parts[s]) / total for s in sites])
+        w_g = average([networks[s].weights() for s in sites], shares)
     return w_g, history
 
 

@@ -6,11 +6,10 @@ And a network of one weight, for arithmetic that a person can do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
-from monai.losses import DiceLoss
 from torch import nn
 
 from fedsm.core.dice import dice_per_image
@@ -18,7 +17,8 @@ from fedsm.core.settings import JobSettings
 from fedsm.data.dataset import load_site, seeded_order
 from fedsm.nets import build_unet
 from fedsm.tracks.base import SiteContext
-from tests.helpers.plain_loop import average, clone
+from tests.helpers.plain_loop import average, averaged, clone
+from tests.helpers.plain_recipe import factor_of, loss_of, set_rates, shares_of
 from tests.helpers.small_jobs import small_settings
 
 
@@ -28,11 +28,10 @@ class Sites:
     def __init__(self, data: Path, settings: JobSettings, sites: list[str]):
         self.settings, self.names = settings, sites
         self.parts = {s: load_site(data / s, s, settings) for s in sites}
-        n = [len(self.parts[s]["train"]) for s in sites]
-        self.shares = [k / sum(n) for k in n]
+        self.shares = shares_of(settings, [len(self.parts[s]["train"]) for s in sites])
         torch.manual_seed(settings.seed)
         self.first = clone(build_unet(settings.task).state_dict())
-        self.dice = DiceLoss(sigmoid=True)
+        self.loss = loss_of(settings)
 
     def batches(self, site: str, number: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """A site's batches in a round."""
@@ -43,6 +42,12 @@ class Sites:
             for rows in order.split(self.settings.batch_size):
                 # In the order in which a site's cache holds them: batch norm rounds otherwise with other strides.
                 yield train.images[rows].contiguous(), train.labels[rows].float().contiguous()
+
+    def rate(self, number: int, adams: Iterable[torch.optim.Optimizer]) -> float:
+        """A round's learning rate, which the optimizers get."""
+        eta = self.settings.lr * factor_of(self.settings, number)
+        set_rates(adams, eta)
+        return eta
 
     def nets(self) -> dict[str, nn.Module]:
         """A network a site, all with the first weights."""
@@ -55,13 +60,15 @@ class Sites:
         """grad f(weights; batch)."""
         net = build_unet(self.settings.task)
         net.load_state_dict(weights)
-        self.dice(net(batch[0]), batch[1]).backward()
+        self.loss(net(batch[0]), batch[1]).backward()
         return {k: p.grad for k, p in net.named_parameters()}
 
     @torch.no_grad()
     def best(self, site: str, models: list[dict]) -> dict:
-        """The first of the models with the highest validation Dice."""
+        """The first of the models with the highest validation Dice; with `ema`, of their averages up to each round."""
         part, net, scores = self.parts[site]["validation"], build_unet(self.settings.task).eval(), []
+        if self.settings.ema:  # the first model, from before round 1, is in no average
+            models = models[:1] + [averaged(self.settings, models[1:t]) for t in range(2, len(models) + 1)]
         for weights in models:
             net.load_state_dict(weights)
             scores.append(dice_per_image(net(part.images[:]) > 0, part.labels[:] > 0).mean().item())
@@ -71,19 +78,20 @@ class Sites:
 def scaffold(data: Path, settings: JobSettings, sites: list[str], optimizer: str) -> dict[str, dict]:
     """y <- y - eta (g + c - c_k); c_k+ = c_k - c + (w - y) / (steps eta); c <- c + sum (n_k / n) (c_k+ - c_k)."""
     s = Sites(data, settings, sites)
-    nets, eta = s.nets(), settings.lr
-    adams = {k: torch.optim.Adam(nets[k].parameters(), lr=eta) for k in sites}
+    nets = s.nets()
+    adams = {k: torch.optim.Adam(nets[k].parameters()) for k in sites}
     w = s.first
     c = {name: torch.zeros_like(p) for name, p in nets[sites[0]].named_parameters()}
     c_k = {k: clone(c) for k in sites}
     for number in range(1, settings.rounds + 1):
         changes = []
+        eta = s.rate(number, adams.values())
         for k in sites:
             nets[k].load_state_dict(w)
             steps = 0
             for x, y in s.batches(k, number):
                 nets[k].zero_grad()
-                s.dice(nets[k](x), y).backward()
+                s.loss(nets[k](x), y).backward()
                 before = clone(dict(nets[k].named_parameters()))
                 if optimizer == "adam":
                     adams[k].step()
@@ -110,6 +118,7 @@ def perfedavg(data: Path, settings: JobSettings, sites: list[str], a: float, var
     adams = {k: torch.optim.Adam(nets[k].parameters(), lr=settings.lr) for k in sites}
     w, thetas = s.first, {k: [s.first] for k in sites}
     for number in range(1, settings.rounds + 1):
+        s.rate(number, adams.values())
         for k in sites:
             batches = list(s.batches(k, number))
             theta = w
@@ -137,7 +146,7 @@ def pfedme(data: Path, settings: JobSettings, sites: list[str], prox: float, ste
     s = Sites(data, settings, sites)
     w, thetas = s.first, {k: [s.first] for k in sites}
     for number in range(1, settings.rounds + 1):
-        trained = []
+        trained, factor = [], factor_of(settings, number)
         for k in sites:
             theta = w_k = w
             for batch in s.batches(k, number):
@@ -145,7 +154,7 @@ def pfedme(data: Path, settings: JobSettings, sites: list[str], prox: float, ste
                     g = s.gradient(theta, batch)
                     # argmin of <g, t> + |t - theta|^2 / 2a + prox / 2 |t - w|^2
                     theta = {n: (theta[n] / a - g[n] + prox * w_k[n]) / (1 / a + prox) for n in theta}
-                w_k = {n: w_k[n] - eta * prox * (w_k[n] - theta[n]) for n in w_k}
+                w_k = {n: w_k[n] - factor * eta * prox * (w_k[n] - theta[n]) for n in w_k}
             thetas[k].append(theta)
             trained.append(w_k)
         mean = average(trained, s.shares)
@@ -167,10 +176,11 @@ def fedbn(data: Path, settings: JobSettings, sites: list[str]):
     u = {key: value for key, value in s.first.items() if key not in kept}
     seen = {k: [clone(s.first)] for k in sites}
     for number in range(1, settings.rounds + 1):
+        s.rate(number, adams.values())
         for k in sites:
             for x, y in s.batches(k, number):
                 adams[k].zero_grad()
-                s.dice(nets[k](x), y).backward()
+                s.loss(nets[k](x), y).backward()
                 adams[k].step()
         mean = average([nets[k].state_dict() for k in sites], s.shares)
         u = {key: mean[key] for key in u}
@@ -194,6 +204,7 @@ def fedrep(data: Path, settings: JobSettings, sites: list[str], steps: int):
     phi = {key: value for key, value in s.first.items() if not key.startswith("model.2.")}
     seen = {k: [clone(s.first)] for k in sites}
     for number in range(1, settings.rounds + 1):
+        s.rate(number, [*head_adams.values(), *body_adams.values()])
         for k in sites:
             train = s.parts[k]["train"]
             in_order = [
@@ -203,7 +214,7 @@ def fedrep(data: Path, settings: JobSettings, sites: list[str], steps: int):
             walk = [(head_adams[k], b) for b in in_order for _ in range(steps)]
             for adam, (x, y) in walk + [(body_adams[k], b) for b in s.batches(k, number)]:
                 nets[k].zero_grad()
-                s.dice(nets[k](x), y).backward()
+                s.loss(nets[k](x), y).backward()
                 adam.step()
         mean = average([nets[k].state_dict() for k in sites], s.shares)
         phi = {key: mean[key] for key in phi}
