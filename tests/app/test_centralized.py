@@ -15,8 +15,9 @@ from fedsm.data.dataset import Part, load_site, seeded_order
 from fedsm.nets import build_unet
 from fedsm.server.record import Progress
 from fedsm.tracks.segmentation import SegmentationClient
-from tests.helpers.plain_loop import largest_difference
-from tests.helpers.small_jobs import SITES, small_settings
+from tests.helpers.plain_loop import averaged, clone, largest_difference
+from tests.helpers.plain_recipe import factor_of, loss_of, set_rates
+from tests.helpers.small_jobs import RECIPE, SITES, small_settings
 
 TINY = [
     "run", "--method", "centralized", "--task", "retinal", "--rounds", "2", "--size", "32", "--batch-size", "4",
@@ -65,6 +66,30 @@ def test_equals_a_plain_loop(data_root, tmp_path, monkeypatch):
         loss(net(x), y).backward()
         adam.step()
     assert largest_difference(best, net.state_dict()) < 1e-6
+
+
+def test_the_recipe_equals_a_plain_loop(data_root, tmp_path, monkeypatch):
+    """Three epochs of a warm-up and a cosine, Dice and cross entropy; the average of the first two is liked best."""
+    scores = iter([0.1, 0.9, 0.2])
+    monkeypatch.setattr(SegmentationClient, "validate", lambda *_: {"score": next(scores)})
+    settings = small_settings(rounds=3, **RECIPE)
+    sites = {s: load_site(data_root / s, s, settings) for s in SITES}
+    best, _ = train(settings, sites, torch.device("cpu"), Progress(tmp_path / "progress"))
+
+    torch.manual_seed(settings.seed)
+    net, loss, past = build_unet(settings.task), loss_of(settings), []
+    adam = torch.optim.Adam(net.parameters())
+    images, labels = (torch.cat([getattr(sites[s]["train"], k)[:] for s in SITES]) for k in ("images", "labels"))
+    for epoch in (1, 2):
+        set_rates([adam], settings.lr * factor_of(settings, epoch))
+        rng = torch.Generator().manual_seed(seeded_order(settings, "centralized", epoch, 0))
+        for rows in torch.randperm(len(images), generator=rng).split(settings.batch_size):
+            adam.zero_grad()
+            loss(net(images[rows]), labels[rows].float()).backward()
+            adam.step()
+        past.append(clone(net.state_dict()))
+    assert largest_difference(best, averaged(settings, past)) < 1e-6
+    assert largest_difference(best, past[-1]) > 1e-5
 
 
 def test_results_are_those_of_a_run(data_root, tmp_path, capsys):
