@@ -30,6 +30,13 @@ def write_nuclei(folder: Path, seed: int) -> None:
         Image.fromarray(np.where(mask > 0, 255, 0).astype(np.uint8)).save(path)
 
 
+def write_breast(folder: Path, seed: int) -> None:
+    """The same in grey."""
+    write_nuclei(folder, seed)
+    for path in (folder / "images").iterdir():
+        Image.open(path).convert("L").save(path)
+
+
 def write_prostate(folder: Path, seed: int) -> None:
     """Grey volumes of four slices with a bright ball."""
     rng = np.random.default_rng(seed)
@@ -45,7 +52,7 @@ def write_prostate(folder: Path, seed: int) -> None:
             nibabel.save(nibabel.Nifti1Image(voxels, np.diag([0.6, 0.6, 3, 1])), folder / part / f"case_{i}.nii.gz")
 
 
-WRITERS = {"retinal": write_retinal, "nuclei": write_nuclei, "prostate": write_prostate}
+WRITERS = {"retinal": write_retinal, "nuclei": write_nuclei, "prostate": write_prostate, "breast": write_breast}
 
 
 @pytest.fixture(scope="module")
