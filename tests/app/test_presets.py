@@ -15,7 +15,7 @@ from fedsm.tracks import KINDS, check_options
 from tests.app.test_centralized import TINY
 from tests.helpers.small_jobs import write_site
 
-RECIPE = {"lr", "loss", "schedule", "warmup_rounds", "ema", "site_weights", "task.augment"}
+RECIPE = {"lr", "loss", "schedule", "warmup_rounds", "ema", "site_weights", "selection", "task.augment"}
 
 
 def plain(settings: JobSettings) -> dict:
@@ -25,9 +25,10 @@ def plain(settings: JobSettings) -> dict:
 
 @pytest.mark.parametrize("task", available("tasks"))
 @pytest.mark.parametrize("method", available("methods"))
-def test_paper_is_the_defaults(task, method):
-    assert plain(build_settings(task, method, preset="paper")) == plain(build_settings(task, method))
-    assert build_settings(task, method).preset == "none"
+def test_paper_is_the_defaults_but_for_the_selection(task, method):
+    default = build_settings(task, method)
+    assert plain(build_settings(task, method, preset="paper")) == plain(default.replace(selection="algorithm2"))
+    assert (default.preset, default.selection) == ("none", "best")
 
 
 def test_paper_takes_a_task_s_augmentation_away(tmp_path):
@@ -113,6 +114,7 @@ def test_in_an_experiment():
     paper, best = by_name["paper"].to_dict(), by_name["best"].to_dict()
     for name, key in {
         "Dice + cross entropy": "loss", "average over rounds": "ema", "equal site weights": "site_weights",
+        "foreign images, shares, mirrors": "selection",
     }.items():  # fmt: skip
         changed = {k for k, v in by_name[name].to_dict().items() if v != paper[k]}
         assert changed == {key}
@@ -123,13 +125,13 @@ def test_in_an_experiment():
 
 
 def test_the_ablation_s_plan(tmp_path, capsys):
-    """Nine rows with runs of their own, four rates each, for the first seed."""
+    """Ten rows with runs of their own, four rates each, for the first seed."""
     for seed, site in enumerate(("a", "b", "c")):
         write_site(tmp_path / "data" / site, 8, seed)
     options = ["--data", str(tmp_path / "data"), "--out", str(tmp_path / "out"), "--dry-run"]
     assert main(["experiment", "best_ablation", *options]) == 0
     plan = capsys.readouterr().out
-    assert plan.count("start") == 9 * 4 and "then the seeds 1, 2 with the lr that is best for each row" in plan
+    assert plan.count("start") == 10 * 4 and "then the seeds 1, 2 with the lr that is best for each row" in plan
     assert main(["experiment", "best_ablation", "--task", "nuclei", "--preset", "best", *options]) == 0
 
 

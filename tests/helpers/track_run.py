@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import torch
 
@@ -29,6 +30,17 @@ def job_with(kind: str) -> JobSettings:
     spec = {name: tracks[name] for name in wanted}
     unet = ["task.unet.channels=[4,8]", "task.unet.residual_units=0"]
     return small_settings(rounds=ROUNDS, overrides=[f"tracks={spec}", *unet])
+
+
+def with_and_without_restarts(make: Callable[[], TrackRun]) -> list[dict[str, Tensors]]:
+    """The checkpoints of two equal runs, one with new processes at all sites and at the server after every round."""
+    straight, restarted = make(), make()
+    for _ in range(2):
+        straight.play_round()
+        restarted.play_round()
+        restarted.restart_sites()
+        restarted.restart_server()
+    return [straight.run().files(), restarted.run().files()]
 
 
 def images_of(index: int) -> Batch:

@@ -10,7 +10,7 @@ from fedsm.core.errors import UserError
 from fedsm.tracks import KINDS
 from fedsm.tracks.base import TRAIN, ClientTrack, Membership, ServerTrack
 from tests.helpers.small_jobs import SITES
-from tests.helpers.track_run import TrackRun, job_with
+from tests.helpers.track_run import TrackRun, job_with, with_and_without_restarts
 
 NEW = "site-4"
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -48,15 +48,7 @@ def test_a_whole_run_sends_what_it_declares_and_its_models_are_there(kind):
 @every_kind
 def test_a_run_of_restarts_is_the_uninterrupted_one(kind):
     """After every round new processes at all sites and at the server: the same checkpoint to the bit."""
-    straight, restarted = registered(kind), registered(kind)
-    for _ in range(2):
-        straight.play_round()
-        restarted.play_round()
-        restarted.restart_sites()
-        restarted.restart_server()
-    straight.run()
-    restarted.run()
-    assert equal(straight.files(), restarted.files())
+    assert equal(*with_and_without_restarts(lambda: registered(kind)))
 
 
 @every_kind

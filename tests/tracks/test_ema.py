@@ -9,7 +9,7 @@ from fedsm.tracks.base import DELIVER, TRAIN
 from fedsm.tracks.ema import RoundAverage
 from tests.helpers.plain_loop import averaged, largest_difference
 from tests.helpers.small_jobs import SITES, small_settings
-from tests.helpers.track_run import TrackRun, job_with
+from tests.helpers.track_run import TrackRun, job_with, with_and_without_restarts
 from tests.tracks.test_contract import NEW, equal, finite
 
 AVERAGED = [name for name, kind in KINDS.items() if kind.track != "selector"]
@@ -117,13 +117,7 @@ def test_training_is_what_it_is_without_an_average(kind):
 
 @pytest.mark.parametrize("kind", AVERAGED)
 def test_a_run_of_restarts_is_the_uninterrupted_one(kind):
-    straight, restarted = played(kind), played(kind)
-    for _ in range(2):
-        straight.play_round()
-        restarted.play_round()
-        restarted.restart_sites()
-        restarted.restart_server()
-    assert equal(straight.run().files(), restarted.run().files())
+    assert equal(*with_and_without_restarts(lambda: played(kind)))
 
 
 @pytest.mark.parametrize("kind", AVERAGED)

@@ -209,6 +209,7 @@ class ResultsFile(Described):
 
     task: str = Field(description="The task.")
     method: str = Field(description="The method.")
+    preset: str = Field(description="The preset that the settings started from; `none` without one.")
     selector: str = Field(description="The kind of selector; `none` without one.")
     lam: float | None = Field(description="SoftPull's own share; null for a method without it.")
     gamma: float | None = Field(
