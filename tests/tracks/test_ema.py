@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from fedsm.core.errors import UserError
+from fedsm.core.state import part, prefixed
 from fedsm.tracks import KINDS, check_options, server_tracks
 from fedsm.tracks.base import DELIVER, TRAIN
-from fedsm.tracks.ema import RoundAverage
+from fedsm.tracks.ema import AVERAGE, RoundAverage
 from tests.helpers.plain_loop import averaged, largest_difference
 from tests.helpers.small_jobs import SITES, small_settings
 from tests.helpers.track_run import TrackRun, job_with, with_and_without_restarts
@@ -156,6 +157,24 @@ def test_a_network_that_stays_at_its_site_is_averaged_there(kind):
         assert largest_difference(personal._average.weights, averaged(run.settings, made[:1])) < 1e-6
     assert personal._average.updates == 1
     assert equal({"net": made[-1]}, {"net": dict(personal.net.state_dict())}), "scoring leaves the network alone"
+
+
+@pytest.mark.parametrize("track", ["global", "personal"])
+def test_a_site_validates_the_average_and_trains_the_weights(track):
+    """The average marks every pixel, the weights none; the truth is everything: Dice 1, and 0 for the weights."""
+    run = played("softpull")
+    client, down = run.clients[SITES[0]][track], run.servers[track].payload(TRAIN, SITES[0])
+    raw, average = client.net.state_dict(), part(AVERAGE, down)
+    last = max(key for key in raw if key.endswith("bias"))
+    none, everything = ({key: value.clone() for key, value in average.items()} for _ in range(2))
+    none[last] -= 1000
+    everything[last] += 1000
+    client.receive(TRAIN, none | prefixed(AVERAGE, everything))
+    batch = (torch.rand(2, 3, 32, 32), torch.ones(2, 2, 32, 32))
+    assert client.validate(TRAIN, [batch])["score"] == 1.0
+    assert equal({"net": none}, {"net": dict(client.net.state_dict())})
+    client.receive(DELIVER, none)
+    assert client.validate(DELIVER, [batch])["score"] == 0.0
 
 
 def test_the_ensemble_is_refused():
