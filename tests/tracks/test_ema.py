@@ -6,12 +6,13 @@ import torch
 from fedsm.core.errors import UserError
 from fedsm.core.state import part, prefixed
 from fedsm.tracks import KINDS, check_options, server_tracks
-from fedsm.tracks.base import DELIVER, TRAIN
+from fedsm.tracks.base import DELIVER, TRAIN, ServerTrack
 from fedsm.tracks.ema import AVERAGE, RoundAverage
+from fedsm.tracks.ema_server import AveragedOverRounds
 from tests.helpers.plain_loop import averaged, largest_difference
 from tests.helpers.small_jobs import SITES, small_settings
 from tests.helpers.track_run import TrackRun, job_with, with_and_without_restarts
-from tests.tracks.test_contract import NEW, equal, finite
+from tests.tracks.test_contract import NEW, equal, finite, hooks
 
 AVERAGED = [name for name, kind in KINDS.items() if kind.track != "selector"]
 
@@ -175,6 +176,17 @@ def test_a_site_validates_the_average_and_trains_the_weights(track):
     assert equal({"net": none}, {"net": dict(client.net.state_dict())})
     client.receive(DELIVER, none)
     assert client.validate(DELIVER, [batch])["score"] == 0.0
+
+
+def test_every_question_to_a_track_is_passed_on():
+    """A hook that is added to the contract must not be answered by the base class here."""
+    questions = {name for name in hooks(ServerTrack) if not name.startswith("_")} - {"check"}
+    assert questions <= set(vars(AveragedOverRounds))
+    run = TrackRun(small_settings(ema=0.6, overrides=["tracks.personal={kind: softpull, norm: own, pull: similarity}"]))
+    run.register()
+    track = run.servers["personal"]
+    assert track.held() == track.track.held() != frozenset()
+    assert track.facts() == track.track.facts() != {}
 
 
 def test_the_ensemble_is_refused():

@@ -94,7 +94,7 @@ def save(
 
 
 def _check(job: JobSettings, state: dict, tracks: dict[str, ServerTrack], source: Path) -> None:
-    # With all settings and options: a job of an earlier version lacks those that came later, which were at their default.
+    # With all settings and options: a job of an earlier version lacks later ones, which were at their default.
     now = job.to_dict() | {"tracks": complete_tracks(job)}
     then = {key: field.default for key, field in JobSettings.model_fields.items()} | state["settings"]
     then["tracks"] = complete_tracks(job.replace(tracks=state["settings"].get("tracks", {})))

@@ -12,7 +12,8 @@ What comes up is what comes without it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
+from typing import Any
 
 import torch
 
@@ -87,6 +88,12 @@ class AveragedOverRounds(ServerTrack):
 
     def models(self) -> dict[str, list[str]]:
         return self.track.models()
+
+    def held(self) -> Set[str]:
+        return self.track.held()
+
+    def facts(self) -> dict[str, Any]:
+        return self.track.facts()
 
     def join(self, files: dict[str, Tensors], new: list[str]) -> list[str]:
         """A new site's average starts with its first round."""
