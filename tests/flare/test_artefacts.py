@@ -95,7 +95,7 @@ def test_what_was_refused_is_in_none_of_them(tmp_path, data_root):
         if site.name == "site-3" and task == exchange.TRAIN:
             result["DXO"]["meta"]["losses"]["global"] = float("nan")
         if site.name == "site-3" and task == exchange.EVALUATE:
-            result["DXO"]["meta"]["evaluation"]["test"]["dice"]["global"]["cup"] = 7.5
+            result["DXO"]["meta"]["evaluation"]["dice"]["global"]["cup"] = 7.5
         return result
 
     run = Federation(tmp_path, data_root, small_settings(rounds=1), SITES, fault=lie).run()

@@ -114,8 +114,8 @@ def test_an_evaluation_that_does_not_add_up_is_refused_and_the_run_finishes(tmp_
 
     def fault(site, task, shareable, work):
         result = work()
-        if site.name == "site-2" and task == exchange.EVALUATE:
-            result["DXO"]["meta"]["evaluation"]["test"]["dice"]["global"]["cup"] = 2.0
+        if site.name == "site-2" and task == exchange.EVALUATE and exchange.unpack(shareable)[0]["part"] == "test":
+            result["DXO"]["meta"]["evaluation"]["dice"]["global"]["cup"] = 2.0
         return result
 
     federation = Federation(tmp_path, data_root, small_settings(rounds=1), SITES, fault=fault).run()
