@@ -3,6 +3,7 @@
 import json
 import socket
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,9 @@ def daemon():
 def metrics_until(daemon: socket.socket, last: str) -> dict[str, str]:
     """Metric -> its value, type and tags, as they arrive, up to one that begins with `last`."""
     found: dict[str, str] = {}
+    deadline = time.monotonic() + 120  # the package's own metrics come for ever
     while not any(name.startswith(last) for name in found):
+        assert time.monotonic() < deadline, f"no {last} among {sorted(found)}"
         for line in daemon.recv(65535).decode().splitlines():
             name, _, rest = line.partition(":")
             found[name] = rest

@@ -17,16 +17,16 @@ AT_THE_END = {f"selector/validation/{site}" for site in (*SITES, "all")}  # this
 
 
 def run_twice(tmp_path, data, tracking: Tracking) -> Federation:
-    """Two rounds, a stop in the second, and the resume: returns the second part."""
+    """Three rounds, a stop in the last, and the resume: returns the second part."""
 
-    def stop_in_round_2(site, task, shareable, work):
+    def stop_in_round_3(site, task, shareable, work):
         result = work()
-        if task == exchange.TRAIN and in_round(shareable) == 2:
+        if task == exchange.TRAIN and in_round(shareable) == 3:
             site.federation.abort.trigger(True)
         return result
 
-    settings = small_settings(rounds=2)
-    first = Federation(tmp_path / "a", data, settings, SITES, fault=stop_in_round_2).run()
+    settings = small_settings(rounds=3)
+    first = Federation(tmp_path / "a", data, settings, SITES, fault=stop_in_round_3).run()
     source = str(first.run_folder / "checkpoints")
     receiver = receiver_of(tracking, "fedsm_retinal", settings)
     components = {tracking.kind: receiver}
@@ -46,7 +46,7 @@ def test_mlflow_has_every_curve_with_all_rounds_once(tmp_path, data_root):
     assert set(found.data.metrics) == LOSSES | SCORES | AT_THE_END
     for name in found.data.metrics:
         steps = [point.step for point in client.get_metric_history(found.info.run_id, name)]
-        assert steps == ([2] if name in AT_THE_END else [1, 2]), name
+        assert steps == ([3] if name in AT_THE_END else [1, 2, 3]), name
 
 
 @pytest.mark.process
@@ -56,8 +56,8 @@ def test_wandb_has_every_curve_with_all_rounds_once(tmp_path, data_root, monkeyp
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     run = run_twice(tmp_path, data_root, Tracking("wandb"))
     rows = history(run.run_folder / "wandb")
-    assert [row["_step"] for row in rows] == [1, 2]
-    for row, more in zip(rows, (set(), AT_THE_END), strict=True):
+    assert [row["_step"] for row in rows] == [1, 2, 3]
+    for row, more in zip(rows, (set(), set(), AT_THE_END), strict=True):
         assert {name for name in row if not name.startswith("_")} == LOSSES | SCORES | more
     kept = [path for path in (run.run_folder / "wandb").rglob("*") if path.is_file()]
     assert not [path for path in kept if KEY.encode() in path.read_bytes()]
