@@ -17,12 +17,7 @@ from fedsm.server.record import Progress
 from fedsm.tracks.segmentation import SegmentationClient
 from tests.helpers.plain_loop import averaged, clone, largest_difference
 from tests.helpers.plain_recipe import factor_of, loss_of, set_rates
-from tests.helpers.small_jobs import RECIPE, SITES, small_settings
-
-TINY = [
-    "run", "--method", "centralized", "--task", "retinal", "--rounds", "2", "--size", "32", "--batch-size", "4",
-    "--set", "task.unet.channels=[4,8,16]", "--set", "task.unet.residual_units=1",
-]  # fmt: skip
+from tests.helpers.small_jobs import RECIPE, SITES, TINY, small_settings
 
 
 def test_pool_walks_every_image_of_every_site_once():

@@ -12,8 +12,7 @@ from app_fedsm.recipes import FedSMRecipe
 from fedsm.core.errors import UserError
 from fedsm.core.settings import JobSettings
 from fedsm.tracks import KINDS, check_options
-from tests.app.test_centralized import TINY
-from tests.helpers.small_jobs import write_site
+from tests.helpers.small_jobs import TINY, write_site
 
 RECIPE = {"lr", "loss", "schedule", "warmup_rounds", "ema", "site_weights", "selection", "task.augment"}
 

@@ -150,7 +150,8 @@ def test_the_aggregator_expects_what_the_open_task_can_bring(tmp_path, data_root
     settings = small_settings(rounds=1)
     Federation(tmp_path, data_root, settings, SITES).run()
     tracks = server_tracks(settings, SITES)
-    assert expected == [most_bytes(templates_of(task, tracks)) for task in exchange.TASKS]
+    tasks = [*exchange.TASKS, exchange.EVALUATE]  # of the validation images, then of the test images
+    assert expected == [most_bytes(templates_of(task, tracks)) for task in tasks]
     assert most_message(tracks) == plain_values.MOST_PLAIN_MESSAGE + max(expected)
 
 

@@ -67,9 +67,12 @@ def test_every_task_gives_bit_for_bit_what_it_gives_inside(tmp_path, data_root, 
 
     with link_to(place_of(tmp_path / "process", data_root)) as link:
         pids = set()
-        for task, number in ((REGISTER, 0), (TRAIN, 1), (TRAIN, 2), (VALIDATE, 2), (EVALUATE, 2)):
-            expected = inside.do(task, meta_of(settings, number), payload(task, number), GO_ON)
-            assert_same(link.do(task, meta_of(settings, number), payload(task, number), GO_ON), expected)
+        tasks = [(REGISTER, 0, {}), (TRAIN, 1, {}), (TRAIN, 2, {}), (VALIDATE, 2, {})]
+        tasks += [(EVALUATE, 2, {"part": part}) for part in ("validation", "test")]
+        for task, number, more in tasks:
+            meta = meta_of(settings, number) | more
+            expected = inside.do(task, meta, payload(task, number), GO_ON)
+            assert_same(link.do(task, meta, payload(task, number), GO_ON), expected)
             pids.add(link.pid)
         assert len(pids) == 1, "it lives across tasks"
     assert {REGISTER, TRAIN, VALIDATE, EVALUATE} == set(TASKS)

@@ -10,8 +10,7 @@ from fedsm.data.dataset import load_site
 from fedsm.flare import exchange
 from fedsm.nets import build_unet
 from fedsm.super_model.artefact import load_super_model
-from tests.flare.test_missing import failing
-from tests.helpers.federation import Federation, in_round, results_of
+from tests.helpers.federation import Federation, failing, in_round, results_of
 from tests.helpers.plain_loop import algorithm_1, largest_difference
 from tests.helpers.small_jobs import SITES, small_settings
 from tests.helpers.weights import TOLERANCE, last_weights, size_of

@@ -10,7 +10,7 @@ from nvflare.apis.shareable import make_reply
 
 from fedsm.flare import exchange
 from fedsm.server.checkpoint import Checkpoints
-from tests.helpers.federation import Federation, in_round, results_of
+from tests.helpers.federation import Federation, failing, in_round, results_of
 from tests.helpers.plain_loop import algorithm_1, largest_difference
 from tests.helpers.small_jobs import SITES, small_settings
 from tests.helpers.weights import TOLERANCE, last_weights
@@ -32,19 +32,6 @@ def assert_equal(federation, data_root, settings, present=None, selector="statis
     plain = algorithm_1(data_root, settings, SITES, 0.7, selector, present)
     for model in ["global", *(f"personal.{s}" for s in SITES)] + (["selector"] if selector != "statistics" else []):
         assert largest_difference(weights[model], plain[model]) < TOLERANCE, model
-
-
-def failing(*times: tuple[str, int]):
-    """Sites that fail in a round, as often as they are named; afterwards they work."""
-    left = list(times)
-
-    def fault(site, task, shareable, work):
-        if task == exchange.TRAIN and (site.name, in_round(shareable)) in left:
-            left.remove((site.name, in_round(shareable)))
-            return make_reply(ReturnCode.EXECUTION_EXCEPTION)
-        return work()
-
-    return fault
 
 
 def test_a_site_that_fails_keeps_its_state_and_goes_on_from_it(tmp_path, data_root):

@@ -17,12 +17,12 @@ import yaml
 from nvflare.apis.client import Client
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
-from nvflare.apis.fl_constant import FLContextKey, ProcessType
+from nvflare.apis.fl_constant import FLContextKey, ProcessType, ReturnCode
 from nvflare.apis.fl_context import FLContext, FLContextManager
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.impl.wf_comm_server import WFCommServer
 from nvflare.apis.server_engine_spec import ServerEngineSpec
-from nvflare.apis.shareable import Shareable
+from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 from nvflare.apis.workspace import Workspace
 from nvflare.private.fed.client.client_engine_executor_spec import ClientEngineExecutorSpec
@@ -233,3 +233,16 @@ def results_of(federation: Federation) -> dict:
 def in_round(shareable) -> int:
     """The round that a task or an answer is of."""
     return exchange.unpack(shareable)[0]["round"]
+
+
+def failing(*times: tuple[str, int]):
+    """Sites that fail in a round, as often as they are named; afterwards they work."""
+    left = list(times)
+
+    def fault(site, task, shareable, work):
+        if task == exchange.TRAIN and (site.name, in_round(shareable)) in left:
+            left.remove((site.name, in_round(shareable)))
+            return make_reply(ReturnCode.EXECUTION_EXCEPTION)
+        return work()
+
+    return fault

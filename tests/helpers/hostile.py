@@ -28,8 +28,8 @@ def meta_of(result) -> dict:
 
 
 def parts_of(meta: dict) -> list[dict]:
-    """What an answer to the evaluation says of validation and test images; empty for other tasks."""
-    return [meta["evaluation"][part] for part in ("validation", "test")] if "evaluation" in meta else []
+    """What an answer to the evaluation says of validation or of test images; empty for other tasks."""
+    return [meta["evaluation"]] if "evaluation" in meta else []
 
 
 def scale_updates(result, factor: float) -> None:

@@ -31,6 +31,12 @@ SMALL_OPTIONS = {
 # seed: with 0, first weights that differ by 1e-7 make pFedMe's plain loop differ by 7e-5: an activation at its kink.
 RECIPE = {"loss": "dice+ce", "schedule": "cosine", "warmup_rounds": 1, "ema": 0.5, "site_weights": "equal", "seed": 1}
 
+# the smallest centralized run
+TINY = [
+    "run", "--method", "centralized", "--task", "retinal", "--rounds", "2", "--size", "32", "--batch-size", "4",
+    "--set", "task.unet.channels=[4,8,16]", "--set", "task.unet.residual_units=1",
+]  # fmt: skip
+
 
 def small_settings(**given) -> JobSettings:
     """A job of seconds: 32 px, a U-Net of three levels, a narrow VGG-11.

@@ -4,15 +4,14 @@ missing, sites join and leave, and a resumed run is the uninterrupted one."""
 import inspect
 
 import pytest
-import torch
 
 from fedsm.core.errors import UserError
 from fedsm.tracks import KINDS
 from fedsm.tracks.base import TRAIN, ClientTrack, Membership, ServerTrack
+from tests.helpers.contract import NEW, equal, finite, hooks
 from tests.helpers.small_jobs import SITES
 from tests.helpers.track_run import TrackRun, job_with, with_and_without_restarts
 
-NEW = "site-4"
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -20,18 +19,6 @@ def registered(kind: str) -> TrackRun:
     run = TrackRun(job_with(kind))
     run.register()
     return run
-
-
-def equal(a: dict, b: dict) -> bool:
-    """Whether two checkpoints are equal to the bit."""
-    return a.keys() == b.keys() and all(
-        a[stem].keys() == b[stem].keys() and all(torch.equal(a[stem][k], b[stem][k]) for k in a[stem]) for stem in a
-    )
-
-
-def finite(files: dict) -> bool:
-    tensors = [v for tensors in files.values() for v in tensors.values() if v.is_floating_point()]
-    return all(torch.isfinite(v).all() for v in tensors)
 
 
 @every_kind
@@ -96,10 +83,6 @@ def test_a_site_leaves_and_the_others_go_on(kind):
     shrunk = run.with_sites(SITES[:2]).run()
     assert finite(shrunk.files())
     assert f"personal.{SITES[2]}" not in shrunk.files()
-
-
-def hooks(half: type) -> list[str]:
-    return [name for name, value in vars(half).items() if callable(value) or isinstance(value, classmethod)]
 
 
 def test_the_contract_is_small():

@@ -4,15 +4,17 @@ import pytest
 import torch
 
 from fedsm.core.errors import UserError
-from fedsm.core.state import part, prefixed
+from fedsm.core.state import prefixed
 from fedsm.tracks import KINDS, check_options, server_tracks
 from fedsm.tracks.base import DELIVER, TRAIN, ServerTrack
 from fedsm.tracks.ema import AVERAGE, RoundAverage
 from fedsm.tracks.ema_server import AveragedOverRounds
+from fedsm.tracks.segmentation import SegmentationClient
+from tests.helpers.contract import NEW, equal, finite, hooks
 from tests.helpers.plain_loop import averaged, largest_difference
 from tests.helpers.small_jobs import SITES, small_settings
+from tests.helpers.small_site import line
 from tests.helpers.track_run import TrackRun, job_with, with_and_without_restarts
-from tests.tracks.test_contract import NEW, equal, finite, hooks
 
 AVERAGED = [name for name, kind in KINDS.items() if kind.track != "selector"]
 
@@ -160,21 +162,13 @@ def test_a_network_that_stays_at_its_site_is_averaged_there(kind):
     assert equal({"net": made[-1]}, {"net": dict(personal.net.state_dict())}), "scoring leaves the network alone"
 
 
-@pytest.mark.parametrize("track", ["global", "personal"])
-def test_a_site_validates_the_average_and_trains_the_weights(track):
-    """The average marks every pixel, the weights none; the truth is everything: Dice 1, and 0 for the weights."""
-    run = played("softpull")
-    client, down = run.clients[SITES[0]][track], run.servers[track].payload(TRAIN, SITES[0])
-    raw, average = client.net.state_dict(), part(AVERAGE, down)
-    last = max(key for key in raw if key.endswith("bias"))
-    none, everything = ({key: value.clone() for key, value in average.items()} for _ in range(2))
-    none[last] -= 1000
-    everything[last] += 1000
-    client.receive(TRAIN, none | prefixed(AVERAGE, everything))
-    batch = (torch.rand(2, 3, 32, 32), torch.ones(2, 2, 32, 32))
+def test_a_site_validates_the_average_and_trains_the_weights():
+    """f(x) = w x at x = 1, and the truth is 1: the average of 1 marks it (Dice 1), the weight of -1 does not (0)."""
+    client, batch = line(SegmentationClient), (torch.ones(1, 1, 1, 1), torch.ones(1, 1, 1, 1))
+    client.receive(TRAIN, number(-1.0) | prefixed(AVERAGE, number(1.0)))
     assert client.validate(TRAIN, [batch])["score"] == 1.0
-    assert equal({"net": none}, {"net": dict(client.net.state_dict())})
-    client.receive(DELIVER, none)
+    assert client.net.w.item() == client.received["w"].item() == -1.0
+    client.receive(DELIVER, number(-1.0))
     assert client.validate(DELIVER, [batch])["score"] == 0.0
 
 
