@@ -15,6 +15,8 @@ from fedsm.selectors.inference import GLOBAL
 if TYPE_CHECKING:
     from app_fedsm.cli.onboard_document import ModelDice, Onboarding
 
+_FEW = 10  # patients: a bootstrap interval of fewer is too narrow
+
 
 def describe(found: Onboarding) -> str:
     """The answer for a person."""
@@ -73,8 +75,16 @@ def _dice(found: Onboarding) -> str:
         return ""
     rows = [[_title(model, found), *_cells(value)] for model, value in found.dice.items()]
     table = plain_table(["Dice, labelled images", "mean", f"minus {found.recommended or '-'}", "p (Wilcoxon)"], rows)
-    few = " It is of few patients." if (found.patients or 0) < 10 else ""
-    return f"{table}\n\n{LEVEL:.0%} intervals, bootstrap by patient; differences on the same images.{few}"
+    text = f"{table}\n\n{LEVEL:.0%} intervals, bootstrap by patient; differences on the same images."
+    better = [model for model, value in found.dice.items() if _is_better(value)]
+    if better:
+        text += f" Better than the recommended model on these images: {', '.join(better)}."
+    return text + (" These are few patients." if (found.patients or 0) < _FEW else "")
+
+
+def _is_better(value: ModelDice) -> bool:
+    """Whether the whole interval of the difference is above 0."""
+    return value.minus_chosen is not None and (value.minus_chosen.low or 0) > 0
 
 
 def _title(model: str, found: Onboarding) -> str:

@@ -7,6 +7,8 @@ import pytest
 from safetensors.torch import load_file
 
 from app_fedsm.cli.main import main
+from app_fedsm.cli.onboard_document import Onboarding
+from app_fedsm.cli.onboard_text import describe
 from fedsm.nets import build_unet
 from tests.helpers.finished_run import finished_run
 from tests.helpers.json_output import ask
@@ -131,3 +133,26 @@ def test_bad_folders_are_one_line(run, elsewhere, tmp_path, capsys):
 def test_a_site_that_took_part_is_pointed_out(run, data_root, capsys):
     assert main(["onboard", str(run), str(data_root / SITES[0])]) == 0
     assert f"a site '{SITES[0]}' took part in training" in capsys.readouterr().err
+
+
+def told(**dice):
+    """An answer with the Dice of some models: mean, and bounds of the difference from `super_model`."""
+    models = {
+        model: {"mean": mean, "low": None, "high": None, "minus_chosen": bounds and {
+            "mean": sum(bounds) / 2, "low": bounds[0], "high": bounds[1], "p": 0.5}}
+        for model, (mean, bounds) in dice.items()
+    }  # fmt: skip
+    return Onboarding(
+        site="x", images=9, labelled=9, patients=9, selector="statistics", sites={}, between_sites=None, distance=None,
+        delta=None, foreign=None, foreign_at_sites={}, used={"global": 4, "personal.a": 5}, recommended="super_model",
+        dice=models, unknown=[], start=None, commands={},
+    )  # fmt: skip
+
+
+def test_a_model_that_is_surely_better_is_named():
+    """a by its whole interval; b only in the mean."""
+    better = told(a=(0.9, (0.01, 0.03)), b=(0.89, (-0.01, 0.03)), super_model=(0.88, None))
+    text = describe(better)
+    assert "Better than the recommended model on these images: a." in text and "These are few patients." in text
+    assert "Use the super model. Of 9 images it takes personal.a for 5, global for 4." in text
+    assert "Better than" not in describe(told(b=(0.89, (0.0, 0.03)), super_model=(0.88, None)))
