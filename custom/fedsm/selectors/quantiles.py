@@ -6,8 +6,6 @@ sorting, to the bit.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import torch
 
@@ -19,12 +17,8 @@ def values_at(values: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     if values.device.type != "cpu" or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return values.sort(dim=-1).values[..., positions]
     rows, places = values.reshape(-1, values.shape[-1]).numpy(), positions.numpy()
-    if (threads := torch.get_num_threads()) == 1:  # a pool of one gains nothing, and was once seen to wait for ever
-        found = [_values_at(row, places) for row in rows]
-    else:
-        with ThreadPoolExecutor(threads) as pool:
-            found = list(pool.map(lambda row: _values_at(row, places), rows))
-    return torch.from_numpy(np.stack(found)).reshape(*values.shape[:-1], len(places))
+    found = np.stack([_values_at(row, places) for row in rows])
+    return torch.from_numpy(found).reshape(*values.shape[:-1], len(places))
 
 
 def _values_at(row: np.ndarray, places: np.ndarray) -> np.ndarray:
