@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -25,6 +26,8 @@ def data_root(tmp_path_factory) -> Path:
 def _scratch_home(tmp_path_factory, monkeypatch):
     """`nvflare` writes to the home folder; and two cores are shared by many small nets."""
     monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "")  # so that it is taken away again: MLflow itself sets it
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
     torch.set_num_threads(1)
 
 
@@ -61,6 +64,7 @@ def pytest_configure(config):
     Processes that tests start can be stopped by Ctrl-C, also where a shell started pytest in the background: such a
     shell has it ignored, and whoever is started inherits that.
     """
+    os.environ["FEDSM_WHOLE_MONAI"] = "0"  # for all processes: see fedsm/nets/monai_parts.py
     for kind, meaning in kinds.KINDS.items():
         config.addinivalue_line("markers", f"{kind}: {meaning}")
     kinds.watch()

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from monai.losses import DiceLoss
 
 from fedsm.core.task_settings import TaskSettings
 from fedsm.core.tensors import Batch, Tensors
 from fedsm.nets import build_unet
+from fedsm.nets.monai_parts import DiceLoss
 
 DIRECTIONS = 10
 

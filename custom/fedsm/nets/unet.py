@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from monai.networks.nets import UNet
-
 from fedsm.core.task_settings import TaskSettings
 from fedsm.nets.first_weights import built_alone
+from fedsm.nets.monai_parts import UNet
 
 
 def _norm(value: str | list[Any] | None) -> str | tuple[Any, ...] | None:

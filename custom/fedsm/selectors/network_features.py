@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from monai.networks.nets import UNet
 from torch import nn
 
 from fedsm.core.task_settings import TaskSettings
 from fedsm.core.tensors import Tensors
 from fedsm.nets import VGG11, build_unet
+from fedsm.nets.monai_parts import UNet
 
 # The first four levels of a VGG-11 of this width have 17 + 33 + 66 + 132 = 248 channels. The fifth is left out: it has
 # 2 x 2 pixels of the smallest images, too few for a deviation.

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
-from monai.losses import DiceLoss
 from torch import nn
 from torch.nn import functional
 
@@ -14,6 +13,7 @@ from fedsm.core.dice import dice_per_image
 from fedsm.core.settings import Loss
 from fedsm.core.state import copy
 from fedsm.core.tensors import Batch, Tensors
+from fedsm.nets.monai_parts import DiceLoss
 
 
 class Learner:
