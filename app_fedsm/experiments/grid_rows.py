@@ -20,6 +20,7 @@ SHOWS = {  # what a row shows -> the track it needs; the first that a method has
     "super_model": "selector",
     "global": "global",
     "personal_own": "personal",
+    "algorithm2": "selector",
     "blend": "selector",
     "candidates": None,
 }
@@ -187,8 +188,10 @@ def _show(asked: str | None, file: ExperimentFile, settings: JobSettings) -> str
         raise UserError(f"show must be one of {', '.join(SHOWS)}, got {asked!r}")
     if SHOWS[asked] not in (None, *settings.tracks):
         raise UserError(f"show: {asked} needs a {SHOWS[asked]} track, which method {settings.method!r} does not have")
-    if asked == "blend" and selection_rule(settings) != THRESHOLD:
-        raise Unfit(f"the {selection_rule(settings)} selector has no threshold: there is no blend to show")
+    if asked in ("algorithm2", "blend") and selection_rule(settings) != THRESHOLD:
+        raise Unfit(f"the {selection_rule(settings)} selector has no threshold: there is no {asked} to show")
+    if asked == "algorithm2" and settings.selection == "algorithm2":
+        asked = "super_model"
     if asked == "blend" and not settings.blend:
         raise UserError("show: blend needs `blend: true` among the options")
     if file.leave_one_out and asked not in ("super_model", "global"):

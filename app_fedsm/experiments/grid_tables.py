@@ -20,6 +20,8 @@ def validation_score(show: str, results: dict) -> float:
     best = results["validation"]["best"]
     if show == "super_model" and results["validation"]["super_model"] is not None:
         return results["validation"]["super_model"]
+    if show == "algorithm2":
+        return next(row["validation"] for row in results["gamma_sweep"] if row["gamma"] == results["hard_gamma"])
     if show == "blend":
         return max(row["blend"]["validation"] for row in results["gamma_sweep"])
     images = {s: n["validation"] for s, n in results["images"].items() if personal(s) in best}
@@ -62,7 +64,7 @@ def dice_lines(show: str, results: dict, sites: list[str], label: str | None = N
     if label is None and len(test[show]["per_label"]) > 1:
         values |= dict.fromkeys(test[show]["per_label"]) if None in values.values() else test[show]["per_label"]
     # FedSM-extra and the ensemble (no gamma) do not learn to name an image's own site.
-    if label is None and "selector_accuracy" in test and show in ("super_model", "blend"):
+    if label is None and "selector_accuracy" in test and show in ("super_model", "algorithm2", "blend"):
         accuracy = test["selector_accuracy"]["per_site"] if results["gamma"] is not None else {}
         values |= zip(ACCURACY, accuracy_means(accuracy, images), strict=True)
     return {"": values}

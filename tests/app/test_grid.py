@@ -123,6 +123,7 @@ def test_options_of_the_command_win_over_the_base_and_rows_over_both():
         ("runs: {A: {method: local, show: global}}", "needs a global track"),
         ("runs: {A: {show: blend}}", "needs `blend: true`"),
         ("{base: {blend: true}, runs: {A: {method: fedsm-extra, show: blend}}}", "no blend to show"),
+        ("{base: {method: fedsm-extra}, runs: {A: {show: algorithm2}}}", "no algorithm2 to show"),
         ("{runs: {A: {method: local}}, leave_one_out: true}", "personal_own means nothing"),
         ("runs: {A b: {}, A_b: {}}", "would share a folder"),
         ("runs: {A: {from: [B]}, B: {}}", "row 'A': from must be a word"),

@@ -157,6 +157,13 @@ def test_validation_score_of_soft_selection_is_its_own():
     assert (validation_score("super_model", content), validation_score("blend", content)) == (0.9, 0.7)
 
 
+def test_validation_score_of_algorithm_2_is_at_its_own_gamma():
+    """The super model's policy has 0.95; hard selection alone has 0.8 at the gamma that was chosen for it."""
+    sweep = [{"gamma": 0.5, "validation": 0.9}, {"gamma": 1, "validation": 0.8}]
+    content = {"gamma_sweep": sweep, "hard_gamma": 1, "validation": {"best": {}, "super_model": 0.95}}
+    assert validation_score("algorithm2", content) == 0.8
+
+
 def test_validation_score_of_personal_models_is_pooled_over_images():
     """0.9 on 1 image and 0.5 on 3: (0.9 + 1.5) / 4 = 0.6."""
     scores = {"personal.a": {"score": 0.9}, "personal.b": {"score": 0.5}}

@@ -103,10 +103,26 @@ def _buy(site, task, shareable, work):
     for part in parts_of(meta):
         part["images"] = CLAIMED
         part["argmax"] = dict.fromkeys(part["argmax"], 0) | {HOSTILE: CLAIMED}
-        for row in part["gammas"]:
-            row["dice"] = dict.fromkeys(row["dice"], 1.0 if row["gamma"] == 1 else 0.0)
-            row["selected"] = dict.fromkeys(row["selected"], 0) | {"global": CLAIMED}
+        _vote(part, CLAIMED)
     return result
+
+
+def _vote(part: dict, images: int) -> None:
+    """By this evaluation everything is best that gives the personal models up: gamma 1, the largest share, delta 0."""
+    for row in part["gammas"]:
+        row["dice"] = dict.fromkeys(row["dice"], 1.0 if row["gamma"] == 1 else 0.0)
+        row["selected"] = dict.fromkeys(row["selected"], 0) | {"global": images}
+    most = max((row["share"] for row in part.get("mixtures", [])), default=0)
+    for row in part.get("mixtures", []):
+        row["dice"] = [float(row["share"] == most and not row["flip"])] * len(row["dice"])
+    for place, row in enumerate(part.get("deltas", [])):
+        row["dice"], row["foreign"] = [float(place == 0)] * len(row["dice"]), images if place == 0 else 0
+
+
+def _forge_votes(result) -> None:
+    """Row 19: honest counts, a forged vote on gamma, shares, mirrors and delta."""
+    for part in parts_of(meta_of(result)):
+        _vote(part, part["images"])
 
 
 def _flip(site, task, shareable, work):
@@ -155,11 +171,12 @@ ATTACKS = {
     "row 9, an evaluation of another shape": (_at(EVALUATE, _shape), Federation),
     "row 10, a huge norm in round 1": (_at(TRAIN, lambda result: scale_updates(result, -400.0), {1}), Federation),
     "row 11, impossible sums": (_at(REGISTER, _impossible_sums), Federation),
+    "row 19, forged votes": (_at(EVALUATE, _forge_votes), Federation),
     "row 15, a site that hangs": (_hang, Federation),
     "row 16, UNSAFE_JOB": (_unsafe, Federation),
     "row 17, a flood of late answers": (_flood, Federation),
 }
-UNNAMED = {"row 6, wrong sign"}  # it looks like a site that learns badly: nothing of its form is wrong
+UNNAMED = {"row 6, wrong sign", "row 19, forged votes"}  # nothing of their form is wrong: a site that learns badly
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
