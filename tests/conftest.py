@@ -6,6 +6,7 @@ import os
 import signal
 from pathlib import Path
 
+import matplotlib.font_manager  # noqa: F401  # looks for fonts by a process, when it is first loaded
 import pytest
 import torch
 
@@ -35,10 +36,15 @@ def _scratch_home(tmp_path_factory, monkeypatch):
 def pytest_collection_modifyitems(items):
     """Gives every test its kind (see `tests/helpers/kinds.py`), and puts the files with the longest tests first.
 
-    A worker takes a file at a time: were the long ones last, it would work on the last of them alone.
+    A worker takes a file at a time: were the long ones last, it would work on the last of them alone. Counting lines
+    doubles a test's time, so of a test with several cases it is done in the first only.
     """
     largest: dict[Path, int] = {}
+    measured: set[tuple[Path, str]] = set()
     for item in items:
+        if (test := (item.path, getattr(item, "originalname", item.name))) in measured:
+            item.add_marker("no_cover")
+        measured.add(test)
         kind = kinds.kind_of(item)
         if not item.get_closest_marker(kind):
             item.add_marker(kind)

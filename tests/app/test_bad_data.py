@@ -56,7 +56,7 @@ def test_harmless_files_pass(tmp_path, how):
     assert warnings_of(reports) == ([f"WARN beta: {words}"] if words else [])
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_odd_files_train_to_the_end(tmp_path, capsys):
     """Two tiny sites with odd names, an empty mask and a JPEG that is named .png: real FLARE processes."""
     root = tmp_path / "Daten für FedSM"

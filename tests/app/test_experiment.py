@@ -181,7 +181,7 @@ def test_a_real_grid(tmp_path, capsys):
     assert main([*command, "--rounds", "2"]) == 2 and "another 'rounds'" in capsys.readouterr().err
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_a_real_run_without_a_site(tmp_path):
     """Trained on two of three sites, tested on the third; a lost test is made again without training."""
     data = small_data(tmp_path / "data", ("alpha", "beta", "gamma"))

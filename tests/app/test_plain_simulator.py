@@ -15,6 +15,7 @@ from tests.helpers.plain_simulator import plain_simulator
 from tests.helpers.small_jobs import SMALL, small_settings
 
 
+@pytest.mark.slow
 def test_plain_nvflare_simulator_with_fewer_threads_than_sites(tmp_path, data_root):
     """A new process for each task, the same weights."""
     arguments = ["job", "export", *SMALL, "--rounds", "1", "--selector", "gradient", "--out", str(tmp_path)]

@@ -140,7 +140,7 @@ def test_a_resume_that_an_environment_cannot_do(resume_from, env, tmp_path, data
         FedSMRecipe(settings=small_settings(), resume_from=resume_from).execute(environment[env]())
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_sim_env_equals_the_plain_loop_and_resumes(tmp_path, data_root):
     env = {"num_clients": 3, "workspace_root": str(tmp_path), "extra": {"data": str(data_root)}}
     given = SMALL_OPTIONS | {"selector": "gradient"}

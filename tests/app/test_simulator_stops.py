@@ -90,6 +90,7 @@ def test_a_run_that_is_stopped_before_its_first_checkpoint_is_not_told_to_go_on(
     assert main(["resume", str(out)]) == 2, "there is nothing to go on from"
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_everything_and_resume_gives_the_same_weights(tmp_path, data_root):
     out = tmp_path / "out"
     process = start_and_wait_for_round_1(out, data_root)

@@ -19,7 +19,9 @@ from tests.helpers.weights import TOLERANCE, last_weights, size_of
 
 TWO = SITES[:2]
 restarts = pytest.mark.parametrize(
-    ("restart", "recipe"), [(False, {}), (True, {}), (True, RECIPE)], ids=["one process", "restarted", "recipe"]
+    ("restart", "recipe"),
+    [pytest.param(False, {}, marks=pytest.mark.slow), (True, {}), (True, RECIPE)],  # what restarts change, they show
+    ids=["one process", "restarted", "recipe"],
 )
 
 

@@ -14,7 +14,7 @@ from tests.helpers.trainer_site import faulty, when_it_trains
 from tests.helpers.weights import last_weights
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_a_trainer_that_is_killed_costs_its_site_one_round(tmp_path, data_root, monkeypatch):
     mark, personal = tmp_path / "trains", {}
     command = faulty("waits", mark)

@@ -55,7 +55,13 @@ def test_one_module_for_every_policy(tmp_path, kind):
 
 
 @pytest.mark.parametrize(
-    ("kind", "policy"), [("statistics", POLICY), ("statistics", {}), ("extra", {}), ("ensemble", {})]
+    ("kind", "policy"),
+    [
+        ("statistics", POLICY),
+        pytest.param("statistics", {}, marks=pytest.mark.slow),
+        pytest.param("extra", {}, marks=pytest.mark.slow),
+        ("ensemble", {}),
+    ],
 )
 def test_onnx(tmp_path, kind, policy, capsys):
     runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is missing: pip install 'fedsm[export]'")
