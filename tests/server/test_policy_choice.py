@@ -58,6 +58,20 @@ def test_delta_is_the_smallest_that_costs_no_more_than_it_may():
     assert chosen(answer()).delta is None, "the selector knows no distance"
 
 
+def test_delta_may_not_cost_the_site_that_is_unlike_the_others():
+    """Five sites lose nothing by a limit of 1, the sixth 0.05: a trimmed mean would not see it."""
+    usual = answer(deltas=[(0.70, 0.70)] * 4)
+    unlike = answer(deltas=[(0.65, 0.65), (0.69, 0.69), (0.70, 0.70), (0.70, 0.70)])
+    assert choose_policy(dict.fromkeys(SIX, usual), settings()).delta == 1.0
+    assert choose_policy(dict.fromkeys(SIX[:5], usual) | {"site-6": unlike}, settings()).delta == 2.0
+
+
+def test_a_false_veto_brings_about_algorithm_2_and_no_more():
+    honest = answer(shared=(0.72, 0.71), deltas=[(0.60, 0.71), (0.69, 0.72), (0.70, 0.72), (0.70, 0.72)])
+    veto = answer(both=(1.0, 0.0), deltas=[(0.0, 0.0)] * 3 + [(1.0, 1.0)])
+    assert choose_policy(dict.fromkeys(SIX[:5], honest) | {"site-6": veto}, settings()) == Policy(0.0, None, 0.4, False)
+
+
 def test_without_a_selector_only_the_flip_is_chosen():
     rows = [{"share": 0.0, "flip": flip, "dice": [dice]} for flip, dice in ((False, 0.7), (True, 0.71))]
     one = {"images": 10, "gammas": [], "mixtures": rows, "deltas": []}
@@ -80,7 +94,7 @@ def test_algorithm_2_is_one_setting():
             both=(0.0, 0.0),
             deltas=[(1.0, 1.0)] * 3 + [(0.0, 0.0)],
         ),
-        answer(both=(1.0, 0.0), deltas=[(0.0, 0.0)] * 3 + [(1.0, 1.0)]),
+        answer(both=(1.0, 0.0), deltas=[(1.0, 1.0)] * 4),
     ],
 )
 def test_one_of_six_sites_cannot_choose(forged):

@@ -1,13 +1,16 @@
 """The federation chooses how its super model uses the selector, from the sites' validation scores.
 
-No test image and no image of another source has a part in it. Each score of a site is taken against the site's own mean
-over all policies, then the trimmed mean over sites: one of four or more sites cannot decide, whatever it reports.
+No test image and no image of another source has a part in it.
 
-1. gamma, share and flip together: the best. A policy that costs fewer runs of a network is taken instead if it is at
-   most `WORTH` below: twice the time for less than that is not worth it. Among equal gammas the largest: it costs
-   nothing on these images and sends more images of other sources to the global model.
-2. delta, at that share: the smallest whose cost, in the sites' own images that it sends to the global model, is at most
-   `delta_cost`. A smaller one keeps more foreign images from a personal model that does not fit them.
+1. gamma, share and flip together: the best. Each score of a site is taken against the site's own mean over all
+   policies, then the trimmed mean over sites: one of four or more cannot decide, whatever it reports. A policy that
+   costs fewer runs of a network is taken instead if it is at most `WORTH` below: twice the time for less than that is
+   not worth it. Among equal gammas the largest: it costs nothing on these images and sends more images of other sources
+   to the global model.
+2. delta, at that share: the smallest that costs no site more than `delta_cost`, by its own images that go to the global
+   model. A smaller one keeps more foreign images from a personal model that does not fit them. Here each site has a
+   veto: the one that a small delta hurts is the one unlike the others, and a trimmed mean would not see it. By a false
+   veto a site can only bring about Algorithm 2's own rule, under which no image is foreign.
 """
 
 from __future__ import annotations
@@ -94,7 +97,7 @@ def _smallest_delta(validations: dict[str, dict], share: float, settings: JobSet
     number = shares_of(settings).index(share)
     for i, row in enumerate(tables[0] if tables else []):
         losses = [rows[-1]["dice"][number] - rows[i]["dice"][number] for rows in tables]
-        if round(trimmed_mean(losses), _DIGITS) <= settings.delta_cost:
+        if round(max(losses), _DIGITS) <= settings.delta_cost:
             return row["delta"]
     return None
 

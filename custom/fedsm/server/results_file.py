@@ -218,7 +218,7 @@ class ResultsFile(Described):
     )
     delta: float | None = Field(
         description="The distance beyond which an image is foreign and goes to the global model: the smallest that"
-        " costs at most `delta_cost` on the validation images; null: no limit."
+        " costs no site more than `delta_cost` on its validation images; null: no limit."
     )
     share: float = Field(description="The global model's share beside a personal one.")
     flip: bool = Field(description="Whether mirror images are predicted as well.")
