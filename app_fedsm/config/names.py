@@ -13,7 +13,7 @@ PERSONAL = ("apfl", "ditto", "fedbn", "fedrep", "finetune", "per-fedavg", "pfedm
 NORM_CHECKS = ("off", "warn", "clip", "refuse")
 TRACKING = (TENSORBOARD, MLFLOW, WANDB, NO_TRACKING) = ("tensorboard", "mlflow", "wandb", "none")
 DEFAULTS = {
-    "method": "fedsm", "rounds": 150, "local_epochs": 1, "size": 256, "batch_size": 8, "lr": 1e-3, "selector_lr": 1e-4,
+    "method": "fedsm", "rounds": 150, "local_epochs": 1, "size": 256, "batch_size": 8, "lr": 1e-2, "selector_lr": 1e-4,
     "seed": 0, "min_sites": 2, "round_timeout": 3600, "round_retries": 2, "norm_check": "clip",
 }  # fmt: skip
 

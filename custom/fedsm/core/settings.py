@@ -63,7 +63,7 @@ class JobSettings(Settings):
         description="Images are resized to size x size pixels. It must be a multiple of the product of the U-Net's"
         " strides (16 for the default U-Net).",
     )  # fmt: skip
-    lr: Rate = Field(default=1e-3, description="Adam's learning rate for the U-Nets.")
+    lr: Rate = Field(default=1e-2, description="Adam's learning rate for the U-Nets.")
     selector_lr: Rate = Field(
         default=1e-4, description="Adam's learning rate for a trained selector: the same in every round."
     )
