@@ -6,6 +6,7 @@
    not there stays and fails the build.
 3. `<!-- generated: NAME -->` is replaced by a generated reference.
 4. A `mermaid` block is replaced by its drawing (`docs_tools/diagrams.py`).
+5. Marks for the style sheet: options in the text, which a browser would break after their hyphens, and tables of keys.
 """
 
 from __future__ import annotations
@@ -50,6 +51,9 @@ _SITE_PAGE = {source: page for page, source in PAGES.items()}
 _LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
 _FENCE = re.compile(r"^( *)```.*?^\1```", re.DOTALL | re.MULTILINE)
 _GENERATED = re.compile(r"<!-- generated: (\w+) -->")
+_CODE = re.compile(r"<code>[^<]*</code>")
+_OPTION = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
+_KEYS = re.compile(r"<table>(?=\s*<thead>\s*<tr>\s*<th>key</th>)")
 
 
 GENERATED: dict[str, Callable[[], str]] = {
@@ -81,6 +85,12 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     except ValueError as e:
         raise PluginError(str(e)) from e
     return site_links(markdown, uri)
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Marks options and tables of keys for the style sheet."""
+    html = _CODE.sub(lambda found: _OPTION.sub(r'<span class="option">\g<0></span>', found[0]), html)
+    return _KEYS.sub("<table data-keys>", html)
 
 
 def site_links(markdown: str, uri: str) -> str:

@@ -77,6 +77,20 @@ def test_every_page_of_the_repository_is_in_the_site(site):
         assert (site / page).with_suffix(".html").is_file() or (site / page).with_name("index.html").is_file(), page
 
 
+def test_headings_go_down_one_level_at_a_time(site):
+    for page in site.rglob("*.html"):
+        levels = [int(level) for level in re.findall(r"<h([1-6]) id=", page.read_text(encoding="utf-8"))]
+        assert not [pair for pair in zip(levels, levels[1:], strict=False) if pair[1] > pair[0] + 1], page
+
+
+def test_options_and_tables_of_keys_are_marked_for_the_style_sheet(site):
+    """On a phone options were broken after their hyphens, and the meanings of settings were out of sight."""
+    settings = (site / "reference" / "settings.html").read_text(encoding="utf-8")
+    assert '<code><span class="option">--set</span> KEY=VALUE</code>' in settings
+    assert settings.count("<table data-keys>") == settings.count("<th>key</th>") > 5
+    assert "table[data-keys]" in (site / "stylesheets" / "extra.css").read_text(encoding="utf-8")
+
+
 def test_links_of_the_repository_become_links_of_the_site():
     assert site_links("[a](../../RESULTS.md#x)", "how-to/experiments.md") == "[a](../results.md#x)"
     assert site_links("[a](docs/how-to/resume.md)", "contributing.md") == "[a](how-to/resume.md)"
