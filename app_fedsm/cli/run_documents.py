@@ -32,7 +32,8 @@ class RunResults(Described):
     gamma: float | None = Field(description="The threshold of Algorithm 2; null without a selector that has one.")
     test_images: dict[Site, int] = Field(description="How many test images each site has.")
     test_dice: dict[Row, DiceRow] = Field(
-        description="Test Dice of `global`, `personal_own`, `super_model` and `blend`, as far as the method has them."
+        description="Test Dice of `global`, `personal_own`, `algorithm2`, `super_model` and `blend`, as far as the"
+        " method has them."
     )
     selector_accuracy: Means | None = Field(description="How often the selector names the image's own site.")
 
