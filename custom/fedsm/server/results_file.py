@@ -64,7 +64,7 @@ class DiceTables(Described):
         description="Share of the images that each model was used for; where the global one has a share beside a"
         " personal one, the personal one counts.",
     )
-    foreign: dict[Site, Score | None] | None = Field(
+    foreign: dict[Site, Score] | None = Field(
         default=None, description="Share of the images that are farther than `delta`; null without it."
     )
     candidates: dict[Site, dict[Model, Score]] = Field(description="Every model on every site.")
