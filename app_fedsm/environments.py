@@ -31,6 +31,7 @@ from fedsm.data.site_folder import list_sites
 DATA = "data"  # in an environment's `extra`
 PORT = "port"  # the same; PocEnv only
 _POC_PORT = 8002  # FLARE's own
+_POC_START = 120.0  # seconds that the server of a POC may take to start; FLARE waits 10, too few on a busy machine
 _JOB = "job:"
 
 
@@ -145,6 +146,7 @@ def _prepare_poc(env: PocEnv, job: FedSMJob, resume_from: str) -> None:
     content = poc_project(names, root, storage, env.username, port, env.study)
     project.write_text(yaml.safe_dump(content, sort_keys=False))
     env.project_conf_path = str(project)
+    env.extra.setdefault("login_timeout", _POC_START)
 
 
 def _prepare_production(env: ProdEnv, job: FedSMJob, resume_from: str) -> None:

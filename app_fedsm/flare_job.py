@@ -5,6 +5,7 @@ FLARE's environments take the job and not the recipe. What a recipe's own `expor
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -81,7 +82,9 @@ class FedSMJob(FedJob):
         if self.data is not None:
             folder = Path(workspace)
             shared = folder.parent  # a job that goes on has another name, and the simulator wipes its workspace
-            state, cache = shared / "site_state", shared / "cache"
+            # FLARE has one folder for all simulations: sites of the same name with other images are other sites.
+            data = hashlib.sha256(str(self.data).encode()).hexdigest()[:12]
+            state, cache = shared / "site_state" / data, shared / "cache"
             prepare_workspace(folder, self.data, len(clients or []) or n_clients or 1, state, cache)
             close_to_others(folder)  # it may have been there
         return super().simulator_run(workspace, n_clients, clients, threads, gpu, log_config)

@@ -1,6 +1,7 @@
 """Recipes in FLARE's environments: the same job by `export`, SimEnv, PocEnv and ProdEnv, or an error in one line."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,21 @@ def test_a_resume_that_an_environment_cannot_do(resume_from, env, tmp_path, data
     environment = {"sim": lambda: SimEnv(**data), "poc": lambda: PocEnv(**data), "prod": lambda: ProdEnv(str(tmp_path))}
     with pytest.raises(UserError):
         FedSMRecipe(settings=small_settings(), resume_from=resume_from).execute(environment[env]())
+
+
+def test_simulations_of_other_data_share_no_splits(tmp_path, data_root, monkeypatch):
+    """FLARE has one folder for all simulations, and a site's name may be that of another data root."""
+    told = []
+    monkeypatch.setattr("app_fedsm.flare_job.prepare_workspace", lambda *given: told.append(given[3]))
+    monkeypatch.setattr("nvflare.job_config.api.FedJob.simulator_run", lambda *given: 0)
+    shutil.copytree(data_root, tmp_path / "other")
+    for name, data in (("first", data_root), ("more", data_root), ("third", tmp_path / "other")):
+        (tmp_path / name).mkdir()
+        job = FedSMRecipe(name, settings=small_settings())._job
+        job.data = data
+        job.simulator_run(str(tmp_path / name), 3)
+    first, again, other = told
+    assert first == again != other and {path.parent for path in told} == {tmp_path / "site_state"}
 
 
 @pytest.mark.slow
