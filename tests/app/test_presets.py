@@ -40,11 +40,11 @@ def test_paper_takes_a_task_s_augmentation_away(tmp_path):
 
 def test_best_sets_what_paper_sets():
     best, settings = load_preset("best"), build_settings("nuclei", "fedsm", preset="best")
-    assert set(best) == RECIPE and set(load_preset("paper")) >= RECIPE - {"lr"}
+    assert set(best) == RECIPE | {"tracks.personal.norm"} and set(load_preset("paper")) >= RECIPE - {"lr"}
     assert settings.preset == "best"
     for key in RECIPE - {"task.augment"}:
         assert getattr(settings, key) == best[key], key
-    assert settings.task.augment.model_dump() == best["task.augment"]
+    assert not settings.task.augment.model_fields_set and settings.tracks["personal"]["norm"] == "own"
 
 
 def test_what_is_given_wins():
@@ -109,19 +109,22 @@ def test_in_an_experiment():
     grid = load_experiment("best_ablation")
     by_name = {row.name: grid.runs(row, row.choices[1], 0, ["a", "b"])[0].settings for row in grid.rows}
     assert by_name["paper"].preset == "paper" and by_name["best"].preset == "best"
-    assert {settings.lr for settings in by_name.values()} == {1e-2}
+    assert {settings.lr for settings in by_name.values()} == {3e-2}
     paper, best = by_name["paper"].to_dict(), by_name["best"].to_dict()
     for name, key in {
         "Dice + cross entropy": "loss", "average over rounds": "ema", "equal site weights": "site_weights",
-        "foreign images, shares, mirrors": "selection", "pull by similarity": "tracks", "own norm layers": "tracks",
+        "pull by similarity": "tracks", "own norm layers": "tracks",
         "shares of the others' models": "personal_mix",
     }.items():  # fmt: skip
         changed = {k for k, v in by_name[name].to_dict().items() if v != paper[k]}
         assert changed == {key}
-    for name, key in {"Dice + cross entropy": "loss", "average over rounds": "ema"}.items():
+    for name, key in {
+        "Dice + cross entropy": "loss",
+        "average over rounds": "ema",
+        "own norm layers": "tracks",
+    }.items():
         assert by_name[name].to_dict()[key] == best[key], "what `best` has"
-    assert by_name["augmentation"].task == by_name["best"].task
-    assert by_name["cosine with warm-up"].warmup_rounds == best["warmup_rounds"]
+    assert by_name["foreign images, shares, mirrors"] == by_name["paper"], "another model of the same runs"
     assert by_name["Centralized best"].method == "centralized" and by_name["Centralized best"].ema == best["ema"]
 
 

@@ -20,8 +20,14 @@ MODELS += [f"{model}.raw" for model in MODELS]
 
 
 def settings(**given):
-    """The preset `best`, shortened, with what it leaves at its default set as well."""
-    return small_settings(**{"preset": "best", "rounds": 4, "warmup_rounds": 1, "site_weights": "equal"} | given)
+    """The preset `best`, shortened, with what it leaves at its default set as well.
+
+    But for site-held norm layers, which `test_equality_pull.py` has.
+    """
+    more = {"rounds": 4, "schedule": "cosine", "warmup_rounds": 1, "site_weights": "equal"}
+    augment = "{flip: horizontal, rotate: 15, scale: 0.1, intensity: 0.1}"
+    overrides = [f"task.augment={augment}", "tracks.personal.norm=pulled"]
+    return small_settings(**{"preset": "best", "overrides": overrides} | more | given)
 
 
 def run(folder, data_root, job, **more) -> tuple[Federation, dict]:
