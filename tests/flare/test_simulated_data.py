@@ -24,7 +24,12 @@ def test_the_simulator_takes_it(tmp_path, data_root, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("value", "words"), [("", "nobody says where the sites' images are"), ("/nowhere", "holds no folder 'site-1'")]
+    ("value", "words"),
+    [
+        ("", "nobody says where the sites' images are"),
+        ("/nowhere", "holds no folder 'site-1'"),
+        ("demo_data", "is not a full path"),  # which plain `nvflare simulator` would look up in its workspace
+    ],
 )
 def test_the_simulators_server_says_so_before_a_site_is_asked(tmp_path, data_root, monkeypatch, value, words):
     monkeypatch.setenv("FEDSM_DATA", value)
