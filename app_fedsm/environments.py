@@ -92,10 +92,13 @@ def _data_root(env: ExecEnv, sites: list[str], how: str) -> Path:
     root = Path(given).resolve()
     there = list_sites(root)
     if missing := [site for site in sites if site not in there]:
-        raise UserError(
-            f"{root} holds no site {missing[0]!r}", remedy=f"choose among them with {how}(clients={there!r})"
-        )
+        raise UserError(f"{root} holds no site {missing[0]!r}", remedy=f"choose among them with {_given(how, there)}")
     return root
+
+
+def _given(how: str, names: list[str]) -> str:
+    """An environment with these sites, as it is written; both numbers must agree, and PocEnv's default is 2."""
+    return f"{how}(num_clients={len(names)}, clients={names!r})"
 
 
 def _names(env: SimEnv | PocEnv, job: FedSMJob, how: str) -> list[str]:
@@ -104,7 +107,7 @@ def _names(env: SimEnv | PocEnv, job: FedSMJob, how: str) -> list[str]:
     if job.sites and sorted(names) != sorted(job.sites):
         raise UserError(
             f"the job is for {', '.join(job.sites)}, and {how} has {', '.join(names)}",
-            remedy=f"give {how}(clients={job.sites!r})",
+            remedy=f"give {_given(how, job.sites)}",
         )
     if len(names) < job.job.min_clients:
         raise UserError(f"{how} has {len(names)} sites, and the job needs {job.job.min_clients}")
