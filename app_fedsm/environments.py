@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import yaml
 from nvflare.recipe.poc_env import PocEnv
 from nvflare.recipe.prod_env import DEFAULT_ADMIN_USER, ProdEnv
+from nvflare.recipe.run import Run
 from nvflare.recipe.sim_env import SimEnv
 from nvflare.recipe.spec import ExecEnv
 
@@ -54,6 +56,23 @@ def prepare_environment(env: ExecEnv, job: FedSMJob, resume_from: str = "") -> N
         _prepare_production(env, job, resume_from)
     else:
         raise UserError(f"{type(env).__name__} is not known here", remedy="use SimEnv, PocEnv or ProdEnv")
+
+
+def sites_of(data: str) -> dict[str, Any]:
+    """Arguments of SimEnv and PocEnv: a site for each folder of a data root, and where the data are.
+
+    Raises:
+        UserError: it is no folder, or holds no site.
+    """
+    names = list_sites(Path(data))
+    return {"num_clients": len(names), "clients": names, "extra": {DATA: data}}
+
+
+def results_folder(env: ExecEnv, run: Run) -> Path | None:
+    """The folder of a finished run that `fedsm predict`, `report` and the others take; None where it has no results."""
+    result = run.get_result(clean_up=False)
+    below = "server/simulate_job" if isinstance(env, SimEnv) else "workspace"
+    return Path(result) / below if result else None
 
 
 def check_result(env: ExecEnv, job: FedSMJob) -> None:

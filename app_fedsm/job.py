@@ -1,10 +1,9 @@
 import argparse
-from pathlib import Path
 
 from nvflare.recipe import PocEnv, ProdEnv, SimEnv
 
+from app_fedsm.environments import results_folder, sites_of
 from app_fedsm.recipes import FedSMRecipe, one_line_errors
-from fedsm.data.site_folder import list_sites
 
 
 def build_recipe(args: argparse.Namespace) -> FedSMRecipe:
@@ -17,16 +16,9 @@ def main() -> None:
     parser.add_argument("--env", choices=["sim", "poc", "prod"], default="sim")
     for name, default in {"task": "retinal", "rounds": 40, "data": "demo_data", "kit": "."}.items():
         parser.add_argument(f"--{name}", type=type(default), default=default)
-    parser.add_argument("--sites", nargs="+", help="names of folders in --data; default: all of them (sim and poc)")
     args = parser.parse_args()
-    if args.env == "prod":
-        env = ProdEnv(args.kit)
-    else:
-        names = args.sites or list_sites(Path(args.data))
-        local = {"num_clients": len(names), "clients": names, "extra": {"data": args.data}}
-        env = SimEnv(**local) if args.env == "sim" else PocEnv(**local)
-    result = build_recipe(args).execute(env).get_result(clean_up=False)
-    print("results:", Path(result) / ("server/simulate_job" if args.env == "sim" else "workspace") if result else None)
+    env = ProdEnv(args.kit) if args.env == "prod" else (PocEnv if args.env == "poc" else SimEnv)(**sites_of(args.data))
+    print("results:", results_folder(env, build_recipe(args).execute(env)))
 
 
 if __name__ == "__main__":

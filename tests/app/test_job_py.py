@@ -29,11 +29,6 @@ def test_the_sites_are_called_as_their_folders(monkeypatch, tmp_path, capsys, wh
     assert f"results: /flare/{below}" in capsys.readouterr().out
 
 
-def test_some_of_the_sites(monkeypatch, tmp_path):
-    (env,) = run_job(monkeypatch, tmp_path, "--sites", "histology")
-    assert env.clients == ["histology"]
-
-
 def test_no_data(monkeypatch, tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         run_job(monkeypatch, tmp_path, "--data", str(tmp_path / "nowhere"))
