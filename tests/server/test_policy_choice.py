@@ -66,6 +66,14 @@ def test_delta_may_not_cost_the_site_that_is_unlike_the_others():
     assert choose_policy(dict.fromkeys(SIX[:5], usual) | {"site-6": unlike}, settings()).delta == 2.0
 
 
+def test_a_share_may_not_cost_the_site_that_is_unlike_the_others():
+    """Five sites gain 0.02 by the share. The sixth may lose half a point by it, not more."""
+    usual = answer(shared=(0.72, 0.72))
+    for loss, share in ((0.004, 0.4), (0.006, 0.0)):
+        unlike = answer(shared=(0.70 - loss, 0.70 - loss))
+        assert choose_policy(dict.fromkeys(SIX[:5], usual) | {"site-6": unlike}, settings()).share == share
+
+
 def test_a_false_veto_brings_about_algorithm_2_and_no_more():
     honest = answer(shared=(0.72, 0.71), deltas=[(0.60, 0.71), (0.69, 0.72), (0.70, 0.72), (0.70, 0.72)])
     veto = answer(both=(1.0, 0.0), deltas=[(0.0, 0.0)] * 3 + [(1.0, 1.0)])
@@ -88,10 +96,10 @@ def test_algorithm_2_is_one_setting():
     "forged",
     [
         answer(
-            plain=(1.0, 0.0),
-            shared=(0.0, 0.0),
-            flipped=(0.0, 0.0),
-            both=(0.0, 0.0),
+            plain=(0.0, 1.0),
+            shared=(1.0, 1.0),
+            flipped=(1.0, 1.0),
+            both=(1.0, 1.0),
             deltas=[(1.0, 1.0)] * 3 + [(0.0, 0.0)],
         ),
         answer(both=(1.0, 0.0), deltas=[(1.0, 1.0)] * 4),

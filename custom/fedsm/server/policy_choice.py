@@ -8,9 +8,11 @@ No test image and no image of another source has a part in it.
    not worth it. Among equal gammas the largest: it costs nothing on these images and sends more images of other sources
    to the global model.
 2. delta, at that share: the smallest that costs no site more than `delta_cost`, by its own images that go to the global
-   model. A smaller one keeps more foreign images from a personal model that does not fit them. Here each site has a
-   veto: the one that a small delta hurts is the one unlike the others, and a trimmed mean would not see it. By a false
-   veto a site can only bring about Algorithm 2's own rule, under which no image is foreign.
+   model. A smaller one keeps more foreign images from a personal model that does not fit them.
+
+What goes beyond Algorithm 2, each site can veto: a share or a flip that costs it more than `MOST_LOSS` against
+Algorithm 2, a delta that costs it more than `delta_cost`. The site that these hurt is the one unlike the others, and a
+trimmed mean does not see it. By a false veto a site can only bring about Algorithm 2.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from fedsm.core.shares import trimmed_mean
 from fedsm.selectors.policy import Policy, shares_of
 
 WORTH = 0.001
+MOST_LOSS = 0.005  # half a point: who loses more would do better without the policy
 _DIGITS = 12  # equal scores are equal in any order of summation
 
 
@@ -76,9 +79,20 @@ def _best_mixture(validations: dict[str, dict], settings: JobSettings) -> Policy
     policies, gains = _mixtures(validations, settings)
     if not policies:
         return None
+    allowed = _without_vetoes(policies, gains, validations)
+    policies, gains = [policies[i] for i in allowed], [gains[i] for i in allowed]
     close = [(p, g) for p, g in zip(policies, gains, strict=True) if g >= max(gains) - WORTH]
     cheapest = min(p.networks for p, _ in close)
     return max(((g, p.gamma or 0.0, p) for p, g in close if p.networks == cheapest), key=lambda found: found[:2])[2]
+
+
+def _without_vetoes(policies: list[Policy], gains: list[float], validations: dict[str, dict]) -> list[int]:
+    """The numbers of the policies that cost no site more than `MOST_LOSS`; Algorithm 2 has all of its gammas."""
+    hard = [i for i, policy in enumerate(policies) if not policy.share and not policy.flip]
+    best = max(hard, key=lambda i: (gains[i], policies[i].gamma or 0.0))
+    scores = [[dice for row in v["mixtures"] for dice in row["dice"]] for v in validations.values() if v["mixtures"]]
+    cost = [max(site[best] - site[i] for site in scores) for i in range(len(policies))]
+    return [i for i in range(len(policies)) if i in hard or round(cost[i], _DIGITS) <= MOST_LOSS]
 
 
 def _mixtures(validations: dict[str, dict], settings: JobSettings) -> tuple[list[Policy], list[float]]:
