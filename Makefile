@@ -35,7 +35,7 @@ docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # never --quiet: mkdocs then counts no warnings
 	@echo site/index.html
 
-# Lines of custom/fedsm are counted as far as they are run by the tests themselves.
+# Lines of custom/fedsm are counted as far as the main thread of a test runs them.
 test-all: $(READY)
 	$(BIN)/python -m pytest -n $(WORKERS) --cov=fedsm --cov-report=term:skip-covered --cov-fail-under=90
 

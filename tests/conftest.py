@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from pathlib import Path
 
 import matplotlib.font_manager  # noqa: F401  # looks for fonts by a process, when it is first loaded
@@ -12,6 +13,12 @@ import torch
 
 from tests.helpers import kinds
 from tests.helpers.small_jobs import SITES, write_site
+
+# Lines are counted in the main thread alone. With CPython 3.11, a thread that starts while another one sets its trace
+# function ends without a word ("Cannot install a trace function while another trace function is being installed"). A
+# pool then waits for ever for its worker, once in some ten thousand starts.
+threading.settrace(None)
+threading.settrace = lambda hook: None
 
 
 @pytest.fixture(scope="session")
