@@ -156,6 +156,7 @@ def _prepare_poc(env: PocEnv, job: FedSMJob, resume_from: str) -> None:
             remedy="leave project_conf_path out, or use `fedsm poc`",
         )
     names = _names(env, job, "PocEnv")
+    job.job.min_clients = len(names)  # FLARE starts a job as soon as so many sites are there, without the others
     root = _data_root(env, names, "PocEnv")
     check_own_place(Path(env.poc_workspace))
     port = env.get_extra_prop(PORT, _POC_PORT)
