@@ -8,6 +8,7 @@ from types import ModuleType
 
 import pytest
 
+import fedsm.flare  # noqa: F401  # whose processes are ours, too
 from fedsm.nets.monai_parts import wants_whole
 
 LOADED = """

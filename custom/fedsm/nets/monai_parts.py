@@ -1,10 +1,10 @@
 """The parts of MONAI that we use, loaded in a quarter of the time.
 
 `import monai` loads every optional package that it finds: mlflow, ignite, pandas and more, none of which networks and
-losses need. That is most of a process's start, and a federation starts many. In a process that is ours or FLARE's
-these packages are not found while MONAI is loaded; afterwards they are, by everybody. A program that uses us as a
-library gets the whole of MONAI. FEDSM_WHOLE_MONAI=1 and =0 say it for any process: the code of others in a job may
-need the whole, as MONAI's engines and handlers want ignite.
+losses need. That is most of a process's start, and a federation starts many. In a process of ours
+(`fedsm.core.own_process`) these packages are not found while MONAI is loaded; afterwards they are, by everybody. A
+program that uses us as a library gets the whole of MONAI. FEDSM_WHOLE_MONAI=1 and =0 say it for any process: the code
+of others in a job may need the whole, as MONAI's engines and handlers want ignite.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
-from pathlib import Path
 from types import ModuleType
+
+from fedsm.core.own_process import is_ours
 
 _OPTIONAL = frozenset(
     ("ignite", "matplotlib", "mlflow", "onnx", "pandas", "scipy.signal", "skimage", "sklearn", "tensorboard")
 )
-_HOSTS = ("app_fedsm", "fedsm", "nvflare")
 
 
 class _NotFound(MetaPathFinder):
@@ -39,9 +39,7 @@ def wants_whole(main: ModuleType, program: str) -> bool:
     """Whether a process gets the whole of MONAI; `main` is its `__main__`, `program` its first argument."""
     if (said := os.environ.get("FEDSM_WHOLE_MONAI")) in ("0", "1"):
         return said == "1"
-    spec = getattr(main, "__spec__", None)
-    name = spec.name if spec else Path(program).name
-    return name.split(".")[0] not in _HOSTS
+    return not is_ours(main, program)
 
 
 @contextmanager
