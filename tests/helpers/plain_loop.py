@@ -11,12 +11,12 @@ from torch.nn import functional
 from fedsm.core.settings import JobSettings
 from fedsm.data.dataset import load_site, seeded_order
 from fedsm.nets import build_selector, build_unet
-from tests.helpers.plain_recipe import augmented, factor_of, loss_of, set_rates, shares_of
+from tests.helpers.plain_recipe import augmented, factor_of, loss_of, set_rates, shares_of, weights_of
 
 
-def fed_avg(w: dict, trained: list[dict], shares: list[float]) -> dict:
+def fed_avg(w: dict, trained: list[dict], n: list[int]) -> dict:
     """sum_k (n_k / n) w_k (line 15)."""
-    return average(trained, shares)
+    return average(trained, [n_k / sum(n) for n_k in n])
 
 
 def soft_pull(w: list[dict], trained: list[dict], lam: float) -> list[dict]:
@@ -65,7 +65,7 @@ def algorithm_1(
         gradients = []
         here = (present or {}).get(number, sites)
         at_work = {*here, *(lost or {}).get(number, ())}
-        shares = shares_of(settings, [n[s] for s in here])
+        weights, shares = (of(settings, [n[s] for s in here]) for of in (weights_of, shares_of))
         for s in sites:
             set_rates(adams[s][:2], settings.lr * factor_of(settings, number))
         for k, s in enumerate(sites):
@@ -97,11 +97,11 @@ def algorithm_1(
                         (loss / (n[s] * settings.local_epochs)).backward()
             if s in here:
                 gradients.append([p.grad for p in f_s.parameters()])
-        w_g = merge[0](w_g, [nets[s][0].state_dict() for s in here], shares)
+        w_g = merge[0](w_g, [nets[s][0].state_dict() for s in here], weights)
         pulled = merge[1]([w_p[s] for s in here], [nets[s][1].state_dict() for s in here], lam)
         w_p |= dict(zip(here, pulled, strict=True))
-        for model, weights in {"global": w_g, **{f"personal.{s}": w_p[s] for s in here}}.items():
-            past.setdefault(model, []).append(clone(weights))
+        for model, w in {"global": w_g, **{f"personal.{s}": w_p[s] for s in here}}.items():
+            past.setdefault(model, []).append(clone(w))
         if selector == "fedavg":
             w_s = average([nets[s][2].state_dict() for s in here], shares)
         elif selector == "gradient":

@@ -40,9 +40,15 @@ def set_rates(adams: Iterable[torch.optim.Optimizer], lr: float) -> None:
         group["lr"] = lr
 
 
+def weights_of(settings: JobSettings, n: list[int]) -> list[int]:
+    """What sites with so many images weigh against each other."""
+    return [1] * len(n) if settings.site_weights == "equal" else n
+
+
 def shares_of(settings: JobSettings, n: list[int]) -> list[float]:
-    """What sites with so many images weigh."""
-    return [1 / len(n)] * len(n) if settings.site_weights == "equal" else [k / sum(n) for k in n]
+    """The shares of sites with so many images: their sum is 1."""
+    weights = weights_of(settings, n)
+    return [weight / sum(weights) for weight in weights]
 
 
 def augmented(settings: JobSettings, x: torch.Tensor, y: torch.Tensor, rng: torch.Generator):
