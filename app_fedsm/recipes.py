@@ -15,6 +15,7 @@ from app_fedsm.flare_job import FedSMJob
 from app_fedsm.jobs import job_name
 from app_fedsm.tracking import Tracking, choose_tracking, receiver_of
 from fedsm.core.errors import UserError, one_line_errors
+from fedsm.core.model import known_words
 from fedsm.core.names import check_site_name
 from fedsm.core.private_files import private_files
 from fedsm.core.settings import JobSettings
@@ -31,6 +32,7 @@ __all__ = ["EvaluationRecipe", "FedSMRecipe", "ForgetRecipe", "one_line_errors"]
 
 POLL_SECONDS = 0.2  # FLARE's clients ask for work every 2 s by default, which doubles a short round
 _FLARE_NAMES = {"num_rounds": "rounds", "min_clients": "min_sites"}  # FLARE's name of a setting -> ours
+_SHORT_NAMES = ["lam", "selector", "personal", "preset", "overrides", "dotted"]  # of `build_settings`
 
 
 class _PrivateRun(Run):
@@ -138,6 +140,10 @@ class FedSMRecipe(_FedSMRecipe):
 def _settings(task: str | None, method: str, given: dict[str, Any], options: dict[str, Any]) -> JobSettings:
     if task is None:
         raise UserError("FedSMRecipe needs a task", remedy='for example FedSMRecipe(task="retinal")')
+    keywords = list(dict.fromkeys([*_FLARE_NAMES, *_SHORT_NAMES, *JobSettings.model_fields]))
+    for name in options:
+        if name not in keywords:
+            raise UserError(f"unknown keyword {name!r} of FedSMRecipe", remedy=known_words(name, keywords))
     for name, value in given.items():
         if value is not None and _FLARE_NAMES[name] in options:
             raise UserError(f"{name} and {_FLARE_NAMES[name]} are the same setting", remedy="give one of them")

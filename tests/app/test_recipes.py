@@ -32,6 +32,7 @@ def test_keywords_are_the_settings():
         ({"task": "retinal", "min_clients": 0}, "min_sites"),
         ({"task": "retinal", "settings": small_settings()}, "not both"),
         ({"task": "heart"}, "unknown task 'heart'"),
+        ({"task": "retinal", "num_round": 3}, "unknown keyword 'num_round' of FedSMRecipe; did you mean 'num_rounds'?"),
     ],
 )
 def test_bad_keywords_are_one_line(given, words):
