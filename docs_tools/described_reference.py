@@ -56,7 +56,9 @@ def _resolve(kind: Any, path: Path) -> tuple[Path, str, type[Described] | None]:
         path_of_item, words, nested = _resolve(inner[0], (*path, ITEM))
         if nested:
             return path_of_item, words, nested
-        return path, f"list of {_PLURAL[inner[0]]}", None
+        either = get_args(inner[0])
+        words = f"{_PLURAL[either[0]]} or null" if type(None) in either else _PLURAL[inner[0]]
+        return path, f"list of {words}", None
     if get_origin(kind) is Literal:
         return path, f"one of {', '.join(f'`{word}`' for word in inner)}" if inner[1:] else f"`{inner[0]}`", None
     if isinstance(kind, type) and issubclass(kind, Described):

@@ -57,7 +57,9 @@ class Onboarding(Described):
     distance: Range | None = Field(
         description="Distance of each image to the nearest site, in units of what is usual for that site's own images."
     )
-    delta: Score = Field(description="The distance beyond which an image is foreign; null: the super model has none.")
+    delta: list[float | None] | float | None = Field(
+        description="The distance beyond which an image is foreign, for each nearest site; null: there is none."
+    )
     foreign: Score = Field(description="Share of the images that are foreign.")
     foreign_at_sites: dict[Site, Score] = Field(
         description="The same of the test images of the sites that took part; empty where it is not known."

@@ -157,7 +157,7 @@ def run_centralized(settings: JobSettings, root: Path, names: list[str], out: Pa
     validations = {
         s: validate_candidates(settings, names, s, candidates, batches(s, "validation"), device) for s in names
     }
-    policy = choose_policy(validations, settings)
+    policy = choose_policy(validations, settings, list(validations))
     tests = {s: evaluate_candidates(settings, names, candidates, batches(s, "test"), device, policy) for s in names}
     for site, parts in sites.items():
         tests[site]["files"] = file_kind(file for part in parts.values() for file, _ in part.files)

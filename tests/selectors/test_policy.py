@@ -1,12 +1,14 @@
 """Foreign images, shares of the global model and mirror images, by hand."""
 
+import json
+
 import pytest
 import torch
 
 from fedsm.core.errors import UserError
 from fedsm.selectors.gaussian import StatisticsSelector, gaussian_classes, typical_distances
 from fedsm.selectors.inference import MIXTURE, THRESHOLD
-from fedsm.selectors.policy import Policy, mirrored_too, probabilities_of, read_policy
+from fedsm.selectors.policy import Policy, delta_in_words, mirrored_too, probabilities_of, read_policy
 from fedsm.selectors.releases import exact_sums
 from fedsm.selectors.selection import apply_policy, mixed_with_global, weights_of
 
@@ -20,6 +22,32 @@ def test_algorithm_2_with_a_limit_by_hand():
     selection = apply_policy(YHAT, DISTANCE, THRESHOLD, Policy(0.7, 2.0))
     assert selection.choices.tolist() == [1, 0, 0]
     assert selection.foreign.tolist() == [False, False, True]
+
+
+def test_each_site_has_a_limit_of_its_own():
+    """Deltas 0.5 and 4: the images nearest to site 1 are foreign at 0.8, the one nearest to site 2 is not at 3.
+    Without a limit for site 1 none is."""
+    selection = apply_policy(YHAT, DISTANCE, THRESHOLD, Policy(0.0, (0.5, 4.0)))
+    assert selection.choices.tolist() == [0, 0, 2] and selection.foreign.tolist() == [True, True, False]
+    assert apply_policy(YHAT, DISTANCE, THRESHOLD, Policy(0.0, (None, 4.0))).choices.tolist() == [1, 1, 2]
+
+
+def test_one_limit_for_all_is_the_same_limit_for_each():
+    for delta in (0.5, 0.9, 4.0):
+        of_each = apply_policy(YHAT, DISTANCE, THRESHOLD, Policy(0.7, (delta, delta)))
+        for_all = apply_policy(YHAT, DISTANCE, THRESHOLD, Policy(0.7, delta))
+        assert of_each.choices.tolist() == for_all.choices.tolist()
+
+
+def test_limits_of_other_sites_are_refused():
+    with pytest.raises(UserError, match="3 values for 2 sites"):
+        apply_policy(YHAT, DISTANCE, THRESHOLD, Policy(0.7, (1.0, 1.0, None)))
+
+
+def test_limits_survive_json():
+    policy = Policy(0.7, (1.5, None), 0.2)
+    assert read_policy(json.loads(json.dumps(policy.to_dict())), "a test") == policy
+    assert delta_in_words(policy.delta) == "1.5, none" and delta_in_words(2.0) == "2"
 
 
 @pytest.mark.parametrize("distance", [None, DISTANCE])
@@ -77,7 +105,16 @@ def test_what_a_prediction_costs():
 
 
 @pytest.mark.parametrize(
-    "bad", [{"gamma": 2}, {"gamma": "0.5"}, {"delta": -1}, {"delta": float("nan")}, {"share": 1.5}, {"flip": "yes"}]
+    "bad",
+    [
+        {"gamma": 2},
+        {"gamma": "0.5"},
+        {"delta": -1},
+        {"delta": [1.0, -1]},
+        {"delta": float("nan")},
+        {"share": 1.5},
+        {"flip": "yes"},
+    ],
 )
 def test_a_policy_out_of_range_is_refused(bad):
     with pytest.raises(UserError, match=f"the manifest: {next(iter(bad))} must be"):

@@ -28,7 +28,12 @@ def answer(plain=(0.70, 0.69), shared=(0.70, 0.69), flipped=(0.70, 0.69), both=(
 
 
 def chosen(one: dict, sites=("a", "b"), **given) -> Policy:
-    return choose_policy(dict.fromkeys(sites, one), settings(**given))
+    return choose_policy(dict.fromkeys(sites, one), settings(**given), list(sites))
+
+
+def of_six(five: dict, sixth: dict) -> Policy:
+    """What is chosen when the sixth site says something else."""
+    return choose_policy(dict.fromkeys(SIX[:5], five) | {"site-6": sixth}, settings(), SIX)
 
 
 def test_the_best_on_validation_is_taken():
@@ -50,20 +55,24 @@ def test_of_equal_gammas_the_largest():
 def test_delta_is_the_smallest_that_costs_no_more_than_it_may():
     """At the share of 0.4 the limits 1, 1.5, 2 cost 0.01, 0.0008, 0: 1.5 is the smallest at most 0.001."""
     deltas = [(0.60, 0.710), (0.65, 0.7192), (0.70, 0.72), (0.70, 0.72)]
-    assert chosen(answer(shared=(0.72, 0.71), deltas=deltas)).delta == 1.5
-    assert chosen(answer(shared=(0.72, 0.71), deltas=deltas), delta_cost=0.0).delta == 2.0
-    assert chosen(answer(shared=(0.72, 0.71), deltas=deltas), delta_cost=0.02).delta == 1.0
+    assert chosen(answer(shared=(0.72, 0.71), deltas=deltas)).delta == (1.5, 1.5)
+    assert chosen(answer(shared=(0.72, 0.71), deltas=deltas), delta_cost=0.0).delta == (2.0, 2.0)
+    assert chosen(answer(shared=(0.72, 0.71), deltas=deltas), delta_cost=0.02).delta == (1.0, 1.0)
     dear = [(0.6, 0.6)] * 3 + [(0.70, 0.72)]
     assert chosen(answer(shared=(0.72, 0.71), deltas=dear)).delta is None, "each costs too much"
     assert chosen(answer()).delta is None, "the selector knows no distance"
 
 
-def test_delta_may_not_cost_the_site_that_is_unlike_the_others():
-    """Five sites lose nothing by a limit of 1, the sixth 0.05: a trimmed mean would not see it."""
+def test_each_site_has_the_delta_that_its_own_images_bear():
+    """Five sites lose nothing by a limit of 1, the sixth 0.05: it has a larger one, or none, and the others keep
+    theirs. A site without scores has none."""
     usual = answer(deltas=[(0.70, 0.70)] * 4)
     unlike = answer(deltas=[(0.65, 0.65), (0.69, 0.69), (0.70, 0.70), (0.70, 0.70)])
-    assert choose_policy(dict.fromkeys(SIX, usual), settings()).delta == 1.0
-    assert choose_policy(dict.fromkeys(SIX[:5], usual) | {"site-6": unlike}, settings()).delta == 2.0
+    assert of_six(usual, usual).delta == (1.0,) * 6
+    assert of_six(usual, unlike).delta == (1.0,) * 5 + (2.0,)
+    dear = answer(deltas=[(0.65, 0.65)] * 3 + [(0.70, 0.70)])
+    assert of_six(usual, dear).delta == (1.0,) * 5 + (None,)
+    assert choose_policy({"b": usual}, settings(), ["a", "b"]).delta == (None, 1.0)
 
 
 def test_a_share_may_not_cost_the_site_that_is_unlike_the_others():
@@ -71,13 +80,13 @@ def test_a_share_may_not_cost_the_site_that_is_unlike_the_others():
     usual = answer(shared=(0.72, 0.72))
     for loss, share in ((0.004, 0.4), (0.006, 0.0)):
         unlike = answer(shared=(0.70 - loss, 0.70 - loss))
-        assert choose_policy(dict.fromkeys(SIX[:5], usual) | {"site-6": unlike}, settings()).share == share
+        assert of_six(usual, unlike).share == share
 
 
 def test_a_false_veto_brings_about_algorithm_2_and_no_more():
     honest = answer(shared=(0.72, 0.71), deltas=[(0.60, 0.71), (0.69, 0.72), (0.70, 0.72), (0.70, 0.72)])
     veto = answer(both=(1.0, 0.0), deltas=[(0.0, 0.0)] * 3 + [(1.0, 1.0)])
-    assert choose_policy(dict.fromkeys(SIX[:5], honest) | {"site-6": veto}, settings()) == Policy(0.0, None, 0.4, False)
+    assert of_six(honest, veto) == Policy(0.0, (1.5,) * 5 + (None,), 0.4, False)
 
 
 def test_without_a_selector_only_the_flip_is_chosen():
@@ -106,10 +115,8 @@ def test_algorithm_2_is_one_setting():
     ],
 )
 def test_one_of_six_sites_cannot_choose(forged):
-    """Five honest sites gain 0.02 by the share and lose 0.01 by the smallest limit. The sixth changes nothing."""
+    """Five honest sites gain 0.02 by the share and lose 0.01 by the smallest limit. The sixth chooses for
+    the images nearest to itself alone."""
     honest = answer(shared=(0.72, 0.71), deltas=[(0.60, 0.71), (0.69, 0.72), (0.70, 0.72), (0.70, 0.72)])
-    expected = Policy(0.0, 1.5, 0.4, False)
-    assert choose_policy(dict.fromkeys(SIX, honest), settings()) == expected
-    assert (
-        choose_policy(dict.fromkeys(SIX[:5], honest) | {"site-6": forged | {"images": 10**6}}, settings()) == expected
-    )
+    assert of_six(honest, honest) == Policy(0.0, (1.5,) * 6, 0.4, False)
+    assert of_six(honest, forged | {"images": 10**6}) == Policy(0.0, (1.5,) * 5 + (1.0,), 0.4, False)

@@ -97,7 +97,7 @@ class Choices:
             if flip or distance is None:
                 continue
             for i, delta in enumerate(self._deltas):
-                foreign = is_foreign(distance, delta)
+                foreign = is_foreign(distance, delta, yhat.argmax(1))
                 self._limited[i][number].append(mixed if foreign is None else torch.where(foreign, from_global, mixed))
                 self._foreign[i] += int(foreign.sum()) if foreign is not None and number == 0 else 0
 

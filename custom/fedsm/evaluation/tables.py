@@ -6,6 +6,7 @@ from statistics import fmean
 
 from fedsm.core.spread import SPREAD, WORST, spread_cells
 from fedsm.core.tables import plain_table
+from fedsm.selectors.policy import delta_in_words
 
 CLIENT_AVG, ALL_IMAGES = "client avg", "all images"  # the two means: over the sites' means, and over all images
 TEST_IMAGES = "test images"  # the row of counts
@@ -94,7 +95,8 @@ def row_titles(results: dict) -> list[tuple[str, str]]:
 
 def policy_in_words(found: dict) -> str:
     """How a super model uses its selector, from results.json or a manifest; empty: nothing was chosen."""
-    parts = [f"{name} {found[name]:g}" for name in ("gamma", "delta") if found.get(name) is not None]
+    parts = [f"gamma {found['gamma']:g}"] if found.get("gamma") is not None else []
+    parts += [f"delta {delta_in_words(found['delta'])}"] if found.get("delta") is not None else []
     parts += [f"{found['share']:g} of the global model"] if found.get("share") else []
     return ", ".join(parts + (["mirror images"] if found.get("flip") else []))
 

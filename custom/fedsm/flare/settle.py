@@ -68,7 +68,7 @@ def try_candidates(run: Run) -> Outcome:
     cleanup_memory()
     run.progress.tell("evaluating")
     validations = _scores(run, candidates, VALIDATION, {})
-    policy = choose_policy(validations.scores, run.job)
+    policy = choose_policy(validations.scores, run.job, run.sites)
     if run.stopped:
         return Outcome(candidates, policy, validations, validations)
     return Outcome(candidates, policy, validations, _scores(run, candidates, TEST, {"policy": policy.to_dict()}))

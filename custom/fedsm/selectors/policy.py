@@ -1,6 +1,6 @@
 """How a super model uses its selector: the paper's Algorithm 2, and what was added to it.
 
-    foreign   u(x) > delta        h_g                               u: distance to the nearest site, 1 is usual there
+    foreign   u(x) > delta_k      h_g                               u: distance to the nearest site k, 1 is usual there
     unsure    max yhat <= gamma   h_g
     else                          (1 - share) h_k + share h_g,      k = argmax yhat
     flip      every h(x) is the mean of h(x) and of h(mirror image of x), mirrored back
@@ -11,7 +11,7 @@ Algorithm 2. All four values are chosen on validation images (`fedsm.server.poli
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -21,6 +21,8 @@ from fedsm.core.errors import UserError
 from fedsm.core.limits import MOST_DELTA, is_number, shown
 from fedsm.core.settings import JobSettings
 
+Delta = float | tuple[float | None, ...] | None
+
 
 @dataclass(frozen=True)
 class Policy:
@@ -28,13 +30,14 @@ class Policy:
 
     Attributes:
         gamma: threshold of Algorithm 2; None: the selector has none, or there is no selector.
-        delta: largest distance at which an image still counts as one of a known site; None: no limit.
+        delta: largest distance at which an image still counts as one of the nearest site's: one number for each site in
+            index order (None: no limit there), or one for all; None: no limit.
         share: the global model's share beside a personal one.
         flip: whether the mirror image is predicted as well.
     """
 
     gamma: float | None = None
-    delta: float | None = None
+    delta: Delta = None
     share: float = 0.0
     flip: bool = False
 
@@ -53,12 +56,16 @@ class Policy:
 
 
 def read_policy(values: Mapping[str, Any], where: str) -> Policy:
-    """A policy from a manifest, or from the server's task. A super model of version 0.1 has gamma only.
+    """A policy from a manifest, or from the server's task. A super model of version 0.1 has gamma only, one of an early
+    0.2 has one delta for all sites.
 
     Raises:
         UserError: a value that is out of range; `where` says whose.
     """
-    policy = Policy(**{name: values[name] for name in asdict(Policy()) if values.get(name) is not None})
+    given = {name: values[name] for name in asdict(Policy()) if values.get(name) is not None}
+    if isinstance(given.get("delta"), list):  # as JSON has it
+        given["delta"] = tuple(given["delta"])
+    policy = Policy(**given)
     problem = policy_problem(policy)
     if problem:
         raise UserError(f"{where}: {problem}", public="refused: a threshold out of range")
@@ -69,8 +76,9 @@ def policy_problem(policy: Policy) -> str | None:
     """What is wrong with the values of a policy, or None."""
     if policy.gamma is not None and not is_number(policy.gamma, 0, 1):
         return f"gamma must be in [0, 1], got {shown(policy.gamma)}"
-    if policy.delta is not None and not is_number(policy.delta, 0, MOST_DELTA):
-        return f"delta must be in [0, {MOST_DELTA:g}], got {shown(policy.delta)}"
+    for delta in policy.delta if isinstance(policy.delta, tuple) else (policy.delta,):
+        if delta is not None and not is_number(delta, 0, MOST_DELTA):
+            return f"delta must be in [0, {MOST_DELTA:g}], got {shown(delta)}"
     if not is_number(policy.share, 0, 1):
         return f"share must be in [0, 1], got {shown(policy.share)}"
     return None if isinstance(policy.flip, bool) else f"flip must be true or false, got {shown(policy.flip)}"
@@ -91,9 +99,29 @@ def deltas_of(settings: JobSettings) -> list[float]:
     return [] if settings.selection == "algorithm2" else sorted(settings.deltas)
 
 
-def is_foreign(distance: torch.Tensor | None, delta: float | None) -> torch.Tensor | None:
-    """(B,) whether an image is farther from every site than `delta`; None where there is no limit or no distance."""
-    return None if distance is None or delta is None else distance > delta
+def is_foreign(distance: torch.Tensor | None, delta: Delta, nearest: torch.Tensor) -> torch.Tensor | None:
+    """(B,) whether an image is farther from the nearest site than that site's delta.
+
+    Args:
+        distance: (B,) to the nearest site; None of a selector that knows none.
+        delta: a policy's.
+        nearest: (B,) index of the nearest site.
+
+    Returns:
+        None where there is no limit or no distance.
+    """
+    if distance is None or delta is None:
+        return None
+    if not isinstance(delta, tuple):
+        return distance > delta
+    limits = torch.tensor([torch.inf if limit is None else limit for limit in delta], device=distance.device)
+    return distance > limits[nearest]
+
+
+def delta_in_words(delta: float | Sequence[float | None] | None) -> str:
+    """`1.5`, or `1.5, none, 2` for the sites in index order."""
+    values = delta if isinstance(delta, Sequence) else [delta]
+    return ", ".join("none" if value is None else f"{value:g}" for value in values)
 
 
 def probabilities_of(net: Callable[[torch.Tensor], torch.Tensor], images: torch.Tensor) -> torch.Tensor:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional
 
+from fedsm.core.errors import UserError
 from fedsm.selectors.inference import MIXTURE, THRESHOLD, blend, select
 from fedsm.selectors.policy import Policy, is_foreign
 
@@ -19,7 +20,7 @@ class Selection(NamedTuple):
             its heaviest part.
         yhat: (B, K) probabilities of the sites; (B, K + 1) for FedSM-extra and ensemble, the global model first.
         distance: (B,) distance to the nearest site's images: how unusual an image is (`statistics`).
-        foreign: (B,) whether that is more than the policy's delta.
+        foreign: (B,) whether that is more than the policy's delta for that site.
     """
 
     choices: torch.Tensor
@@ -48,8 +49,14 @@ def choose(yhat: torch.Tensor, rule: str, gamma: float | None, foreign: torch.Te
 
 
 def apply_policy(yhat: torch.Tensor, distance: torch.Tensor | None, rule: str, policy: Policy) -> Selection:
-    """The models of a batch by a policy."""
-    foreign = is_foreign(distance, policy.delta)
+    """The models of a batch by a policy.
+
+    Raises:
+        UserError: the policy has deltas of other sites than the selector's.
+    """
+    if isinstance(policy.delta, tuple) and len(policy.delta) != yhat.shape[1]:
+        raise UserError(f"delta has {len(policy.delta)} values for {yhat.shape[1]} sites", public="refused: delta")
+    foreign = is_foreign(distance, policy.delta, yhat.argmax(1))
     return Selection(choose(yhat, rule, policy.gamma, foreign), yhat, distance, foreign)
 
 

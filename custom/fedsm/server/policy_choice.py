@@ -7,12 +7,14 @@ No test image and no image of another source has a part in it.
    costs fewer runs of a network is taken instead if it is at most `WORTH` below: twice the time for less than that is
    not worth it. Among equal gammas the largest: it costs nothing on these images and sends more images of other sources
    to the global model.
-2. delta, at that share: the smallest that costs no site more than `delta_cost`, by its own images that go to the global
-   model. A smaller one keeps more foreign images from a personal model that does not fit them.
+2. delta, at that share, for each site by its own scores: the smallest that costs it at most `delta_cost`, by its own
+   images that go to the global model. It holds for the images that are nearest to this site, so a site decides for
+   those alone. A smaller one keeps more foreign images from a personal model that does not fit them. Sites differ: at
+   one with heavy tails the delta of the others would cost points.
 
-What goes beyond Algorithm 2, each site can veto: a share or a flip that costs it more than `MOST_LOSS` against
-Algorithm 2, a delta that costs it more than `delta_cost`. The site that these hurt is the one unlike the others, and a
-trimmed mean does not see it. By a false veto a site can only bring about Algorithm 2.
+A share or a flip that costs it more than `MOST_LOSS` against Algorithm 2 each site can veto. The site that these hurt
+is the one unlike the others, and a trimmed mean does not see it. By a false veto a site can only bring about
+Algorithm 2.
 """
 
 from __future__ import annotations
@@ -26,12 +28,13 @@ MOST_LOSS = 0.005  # half a point: who loses more would do better without the po
 _DIGITS = 12  # equal scores are equal in any order of summation
 
 
-def choose_policy(validations: dict[str, dict], settings: JobSettings) -> Policy:
+def choose_policy(validations: dict[str, dict], settings: JobSettings, sites: list[str]) -> Policy:
     """The policy of the super model.
 
     Args:
         validations: site -> what `validate_candidates` gave.
         settings: the job's settings.
+        sites: names of all sites in index order; one that gave no scores has no delta.
 
     Returns:
         without a selector only its flip means something.
@@ -39,8 +42,7 @@ def choose_policy(validations: dict[str, dict], settings: JobSettings) -> Policy
     best = _best_mixture(validations, settings)
     if best is None:
         return Policy()
-    delta = None if best.gamma is None else _smallest_delta(validations, best.share, settings)
-    return best.changed(delta=delta)
+    return best if best.gamma is None else best.changed(delta=_deltas(validations, sites, best.share, settings))
 
 
 def choose_gamma(validations: dict[str, dict], gammas: list[float | None], how: str = "dice") -> float | None:
@@ -105,13 +107,19 @@ def _mixtures(validations: dict[str, dict], settings: JobSettings) -> tuple[list
     return policies, _gains([[dice for row in rows for dice in row["dice"]] for rows in tried])
 
 
-def _smallest_delta(validations: dict[str, dict], share: float, settings: JobSettings) -> float | None:
-    """None where every delta costs too much, or the selector knows no distance."""
-    tables = [v["deltas"] for v in validations.values() if v["deltas"]]
+def _deltas(
+    validations: dict[str, dict], sites: list[str], share: float, settings: JobSettings
+) -> tuple[float | None, ...] | None:
+    """One for each site; None where no site has one, as with a selector that knows no distance."""
     number = shares_of(settings).index(share)
-    for i, row in enumerate(tables[0] if tables else []):
-        losses = [rows[-1]["dice"][number] - rows[i]["dice"][number] for rows in tables]
-        if round(max(losses), _DIGITS) <= settings.delta_cost:
+    found = tuple(_smallest_delta(validations.get(site, {}).get("deltas", []), number, settings) for site in sites)
+    return found if any(delta is not None for delta in found) else None
+
+
+def _smallest_delta(rows: list[dict], number: int, settings: JobSettings) -> float | None:
+    """The delta of a site by its own rows, the last of which is without any; None where every one costs too much."""
+    for row in rows:
+        if round(rows[-1]["dice"][number] - row["dice"][number], _DIGITS) <= settings.delta_cost:
             return row["delta"]
     return None
 

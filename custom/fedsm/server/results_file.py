@@ -216,9 +216,10 @@ class ResultsFile(Described):
         description="How sure the selector must be: the best on the validation images, together with `share` and"
         " `flip`, by the trimmed mean over sites, the largest of equals; null without a threshold."
     )
-    delta: float | None = Field(
-        description="The distance beyond which an image is foreign and goes to the global model: the smallest that"
-        " costs no site more than `delta_cost` on its validation images; null: no limit."
+    delta: list[float | None] | float | None = Field(
+        description="The distance beyond which an image is foreign and goes to the global model, for each nearest site"
+        " in index order: the smallest that costs this site at most `delta_cost` on its validation images; null: no"
+        " limit."
     )
     share: float = Field(description="The global model's share beside a personal one.")
     flip: bool = Field(description="Whether mirror images are predicted as well.")

@@ -6,6 +6,7 @@ After Mitchell et al., "Model Cards for Model Reporting" (2019). It holds counts
 from __future__ import annotations
 
 from fedsm.core.tables import markdown_table
+from fedsm.selectors.policy import delta_in_words
 
 CARD = "MODEL_CARD.md"
 
@@ -55,7 +56,8 @@ def render_card(manifest: dict, evaluation: dict | None = None) -> str:
         "rounds": f"{job['rounds']}, {job['local_epochs']} local epoch(s) each",
         "learning rate": f"{job['lr']:g} (selector {job['selector_lr']:g}), batches of {job['batch_size']}",
         "lam": _number(manifest.get("lam")),
-        **{name: _number(manifest.get(name)) for name in ("gamma", "delta", "share")},
+        **{name: _number(manifest.get(name)) for name in ("gamma", "share")},
+        "delta": delta_in_words(manifest.get("delta")),
         "mirror images": "yes" if manifest.get("flip") else "no",
         "seed": str(job["seed"]),
         "made with": versions,
