@@ -51,6 +51,7 @@ def _resume(args: argparse.Namespace) -> Result:
     from app_fedsm.runs import hints, run_folder
     from app_fedsm.tracking import choose_tracking, noted_tracking
     from fedsm.core.settings import JobSettings
+    from fedsm.server.resume import check_rounds_kept
 
     out = args.out
     if fixed := [name for name in args.job_options if name != "rounds" and getattr(args, name) is not None]:
@@ -70,6 +71,7 @@ def _resume(args: argparse.Namespace) -> Result:
         return run_end.finished(out, results)
     done = run_folder.rounds_done(out)
     run_folder.check_rounds(out, done, earlier["settings"]["rounds"], settings.rounds, args.from_round)
+    check_rounds_kept(settings, earlier["settings"]["rounds"])
     args.threads = earlier["threads"] if args.threads is None else args.threads
     if args.cache is None:
         args.cache = Path(earlier["cache"])

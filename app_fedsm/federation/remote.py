@@ -21,6 +21,7 @@ from fedsm.core.names import check_job_id, check_site_names
 from fedsm.core.plain_json import parse_json, read_json, reading
 from fedsm.core.settings import JobSettings
 from fedsm.core.task_names import DEFAULT_STUDY
+from fedsm.server.resume import check_rounds_kept
 
 if TYPE_CHECKING:
     from nvflare.fuel.flare_api.flare_api import Session
@@ -128,6 +129,7 @@ def resume(
     if (out / RESULTS).is_file() and rounds is None and from_round is None:
         raise UserError(f"{out} is finished", remedy="--rounds N goes on for more")
     settings = JobSettings.from_dict(job["settings"] | ({} if rounds is None else {"rounds": rounds}))
+    check_rounds_kept(settings, job["settings"]["rounds"])
     if (out / RESULTS).is_file():
         check_rounds(out, read_json(out / RESULTS)["rounds"], job["settings"]["rounds"], settings.rounds, from_round)
     with sessions.connect(login) as session:

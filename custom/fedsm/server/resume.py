@@ -59,7 +59,7 @@ def resume(
     new = sorted((s for s in here if s not in record.sites and s not in record.forgotten), key=natural_key)
     record.admit(new)
     tracks = server_tracks(job, record.sites)
-    _check(job, state, tracks, source)
+    _check(job, state, source)
     files = {stem: other.load_weights(name) for stem, name in state["files"].items()}
     try:
         members = [track for track in tracks.values() if isinstance(track, Membership)]
@@ -93,7 +93,20 @@ def save(
     checkpoints.save(number, files, {"record": plain, "best": best, "settings": job.to_dict()})
 
 
-def _check(job: JobSettings, state: dict, tracks: dict[str, ServerTrack], source: Path) -> None:
+def check_rounds_kept(job: JobSettings, before: int) -> None:
+    """Refuses another number of rounds than the run was made for, where its last rounds are the selector's alone.
+
+    Raises:
+        UserError: with the number.
+    """
+    if before != job.rounds and any("rounds" in options for options in complete_tracks(job).values()):
+        raise UserError(
+            f"{job.method} trains its selector in the last rounds, so a resumed run keeps its rounds",
+            remedy=f"leave {before} rounds",
+        )
+
+
+def _check(job: JobSettings, state: dict, source: Path) -> None:
     # With all settings and options: a job of an earlier version lacks later ones, which were at their default.
     now = job.to_dict() | {"tracks": complete_tracks(job)}
     then = {key: field.default for key, field in JobSettings.model_fields.items()} | state["settings"]
@@ -101,11 +114,7 @@ def _check(job: JobSettings, state: dict, tracks: dict[str, ServerTrack], source
     different = [k for k in _FIXED if then[k] != now[k]]
     if different:
         raise UserError(f"the checkpoint in {source} was made with another {different[0]!r} setting")
-    if state["settings"]["rounds"] != job.rounds and any("rounds" in track.options for track in tracks.values()):
-        raise UserError(
-            f"{job.method} trains its selector in the last rounds, so a resumed run keeps its rounds",
-            remedy=f"leave {state['settings']['rounds']} rounds",
-        )
+    check_rounds_kept(job, state["settings"]["rounds"])
     if state["round"] > job.rounds:
         raise UserError(
             f"{state['round']} rounds are done already, more than the {job.rounds} asked for",
