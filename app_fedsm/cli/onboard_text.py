@@ -11,7 +11,7 @@ from fedsm.evaluation.markdown import interval_text
 from fedsm.evaluation.metrics import DICE
 from fedsm.evaluation.paired_table import difference_text, p_text
 from fedsm.selectors.inference import GLOBAL
-from fedsm.selectors.policy import delta_in_words
+from fedsm.selectors.policy import in_words
 
 if TYPE_CHECKING:
     from app_fedsm.cli.onboard_document import ModelDice, Onboarding
@@ -54,7 +54,7 @@ def _foreign(found: Onboarding) -> str:
     if found.foreign is not None:
         known = [value for value in found.foreign_at_sites.values() if value is not None]
         at_sites = f" (at the sites that took part: {_percent(min(known))} to {_percent(max(known))})" if known else ""
-        beyond = f"farther than delta ({delta_in_words(found.delta)})"
+        beyond = f"farther than delta ({in_words(found.delta)})"
         text += f"\nForeign, {beyond}: {_percent(found.foreign)} of the images{at_sites}."
     return text
 

@@ -8,7 +8,7 @@ import torch
 from fedsm.core.errors import UserError
 from fedsm.selectors.gaussian import StatisticsSelector, gaussian_classes, typical_distances
 from fedsm.selectors.inference import MIXTURE, THRESHOLD
-from fedsm.selectors.policy import Policy, delta_in_words, mirrored_too, probabilities_of, read_policy
+from fedsm.selectors.policy import Policy, in_words, mirrored_too, probabilities_of, read_policy
 from fedsm.selectors.releases import exact_sums
 from fedsm.selectors.selection import apply_policy, mixed_with_global, weights_of
 
@@ -39,15 +39,16 @@ def test_one_limit_for_all_is_the_same_limit_for_each():
         assert of_each.choices.tolist() == for_all.choices.tolist()
 
 
-def test_limits_of_other_sites_are_refused():
+@pytest.mark.parametrize("policy", [Policy(0.7, (1.0, 1.0, None)), Policy(0.7, share=(0.2, 0.4, 0.4))])
+def test_limits_and_shares_of_other_sites_are_refused(policy):
     with pytest.raises(UserError, match="3 values for 2 sites"):
-        apply_policy(YHAT, DISTANCE, THRESHOLD, Policy(0.7, (1.0, 1.0, None)))
+        apply_policy(YHAT, DISTANCE, THRESHOLD, policy)
 
 
 def test_limits_survive_json():
-    policy = Policy(0.7, (1.5, None), 0.2)
+    policy = Policy(0.7, (1.5, None), (0.2, 0.4))
     assert read_policy(json.loads(json.dumps(policy.to_dict())), "a test") == policy
-    assert delta_in_words(policy.delta) == "1.5, none" and delta_in_words(2.0) == "2"
+    assert in_words(policy.delta) == "1.5, none" and in_words(2.0) == "2"
 
 
 @pytest.mark.parametrize("distance", [None, DISTANCE])
@@ -68,6 +69,15 @@ def test_a_share_of_the_global_model_by_hand():
     hard = weights_of(selection, 3, THRESHOLD, Policy(0.7, 2.0))
     assert hard.tolist() == [[0, 1, 0], [1, 0, 0], [1, 0, 0]], "share 0 is hard selection"
     assert mixed_with_global(hard, 1.0).tolist() == [[1, 0, 0]] * 3, "share 1 is the global model"
+
+
+def test_each_site_has_a_share_of_its_own():
+    """Shares 0.2 and 0.6: site 1's images keep 0.8 of its model, site 2's 0.4 of its own. Equal ones are one share."""
+    selection = apply_policy(YHAT, DISTANCE, THRESHOLD, Policy(0.7))
+    weights = weights_of(selection, 3, THRESHOLD, Policy(0.7, share=(0.2, 0.6)))
+    torch.testing.assert_close(weights, torch.tensor([[0.2, 0.8, 0.0], [1.0, 0.0, 0.0], [0.6, 0.0, 0.4]]))
+    equal = weights_of(selection, 3, THRESHOLD, Policy(0.7, share=(0.4, 0.4)))
+    torch.testing.assert_close(equal, weights_of(selection, 3, THRESHOLD, Policy(0.7, share=0.4)))
 
 
 def test_a_named_model_and_a_mixture_get_no_share():
@@ -96,12 +106,8 @@ def test_mirror_images_by_hand():
 
 
 def test_what_a_prediction_costs():
-    assert [Policy(share=s, flip=f).networks for s, f in ((0, False), (0.4, False), (0, True), (0.4, True))] == [
-        1,
-        2,
-        2,
-        4,
-    ]
+    tried = ((0.0, False), (0.4, False), (0.0, True), (0.4, True), ((0.0, 0.4), False))
+    assert [Policy(share=share, flip=flip).networks for share, flip in tried] == [1, 2, 2, 4, 2]
 
 
 @pytest.mark.parametrize(
@@ -113,6 +119,7 @@ def test_what_a_prediction_costs():
         {"delta": [1.0, -1]},
         {"delta": float("nan")},
         {"share": 1.5},
+        {"share": [0.2, 1.5]},
         {"flip": "yes"},
     ],
 )

@@ -3,7 +3,7 @@
 import pytest
 
 from fedsm.selectors.policy import Policy
-from fedsm.server.policy_choice import choose_policy
+from fedsm.server.policy_choice import choose_policy, policy_score
 from tests.helpers.small_jobs import small_settings
 
 GAMMAS = [0.0, 0.9]
@@ -37,14 +37,14 @@ def of_six(five: dict, sixth: dict) -> Policy:
 
 
 def test_the_best_on_validation_is_taken():
-    assert chosen(answer(both=(0.75, 0.74))) == Policy(0.0, None, 0.4, True)
-    assert chosen(answer(shared=(0.71, 0.72))) == Policy(0.9, None, 0.4, False)
+    assert chosen(answer(both=(0.75, 0.74))) == Policy(0.0, None, (0.4, 0.4), True)
+    assert chosen(answer(shared=(0.71, 0.72))) == Policy(0.9, None, (0.4, 0.4), False)
     assert chosen(answer(flipped=(0.70, 0.73))) == Policy(0.9, None, 0.0, True)
 
 
 def test_a_dearer_policy_must_be_worth_it():
     """Four runs of a network gain 0.0005 over two (not worth it), and two gain 0.02 over one (worth it)."""
-    assert chosen(answer(shared=(0.72, 0.69), both=(0.7205, 0.69))) == Policy(0.0, None, 0.4, False)
+    assert chosen(answer(shared=(0.72, 0.69), both=(0.7205, 0.69))) == Policy(0.0, None, (0.4, 0.4), False)
     assert chosen(answer(shared=(0.7005, 0.69), both=(0.7009, 0.69))) == Policy(0.0)
 
 
@@ -75,18 +75,37 @@ def test_each_site_has_the_delta_that_its_own_images_bear():
     assert choose_policy({"b": usual}, settings(), ["a", "b"]).delta == (None, 1.0)
 
 
-def test_a_share_may_not_cost_the_site_that_is_unlike_the_others():
-    """Five sites gain 0.02 by the share. The sixth may lose half a point by it, not more."""
+def test_each_site_has_the_share_that_is_best_for_its_own_images():
+    """Five sites gain 0.02 by the share, the sixth loses 0.05 by it, or gains less than a second network is worth. A
+    site without scores has none."""
     usual = answer(shared=(0.72, 0.72))
-    for loss, share in ((0.004, 0.4), (0.006, 0.0)):
-        unlike = answer(shared=(0.70 - loss, 0.70 - loss))
-        assert of_six(usual, unlike).share == share
+    for gain in (-0.05, 0.0009):
+        unlike = answer(plain=(0.70, 0.70), shared=(0.70 + gain, 0.70 + gain))
+        assert of_six(usual, unlike) == Policy(0.9, None, (0.4,) * 5 + (0.0,), False)
+    assert of_six(usual, answer(plain=(0.70, 0.70), shared=(0.7011, 0.7011))).share == (0.4,) * 6
+    assert choose_policy({"b": usual}, settings(), ["a", "b"]).share == (0.0, 0.4)
 
 
-def test_a_false_veto_brings_about_algorithm_2_and_no_more():
-    honest = answer(shared=(0.72, 0.71), deltas=[(0.60, 0.71), (0.69, 0.72), (0.70, 0.72), (0.70, 0.72)])
-    veto = answer(both=(1.0, 0.0), deltas=[(0.0, 0.0)] * 3 + [(1.0, 1.0)])
-    assert of_six(honest, veto) == Policy(0.0, (1.5,) * 5 + (None,), 0.4, False)
+def test_the_score_of_a_policy_is_that_at_the_sites_own_share():
+    one = answer(plain=(0.70, 0.69), shared=(0.72, 0.71))
+    policy = Policy(0.9, None, (0.0, 0.4))
+    assert [policy_score(one, site, policy, settings()) for site in (0, 1)] == [0.69, 0.71]
+
+
+def test_mirror_images_may_not_cost_the_site_that_is_unlike_the_others():
+    """Five sites gain 0.02 by mirror images. The sixth may lose half a point by them, not more."""
+    usual = answer(flipped=(0.72, 0.72))
+    for loss, flip in ((0.004, True), (0.006, False)):
+        unlike = answer(plain=(0.70, 0.70), flipped=(0.70 - loss, 0.70 - loss))
+        assert of_six(usual, unlike).flip is flip
+
+
+def test_a_false_veto_brings_about_no_mirror_images_and_no_more():
+    """The others keep their gamma, shares and deltas."""
+    honest = answer(shared=(0.72, 0.71), both=(0.75, 0.74), deltas=[(0.60, 0.71), (0.69, 0.72)] + [(0.70, 0.72)] * 2)
+    veto = answer(plain=(1.0, 1.0), shared=(1.0, 1.0), flipped=(0.0, 0.0), both=(0.0, 0.0))
+    assert of_six(honest, honest) == Policy(0.0, (1.5,) * 6, (0.4,) * 6, True)
+    assert of_six(honest, veto) == Policy(0.0, (1.5,) * 5 + (None,), (0.4,) * 5 + (0.0,), False)
 
 
 def test_without_a_selector_only_the_flip_is_chosen():
@@ -118,5 +137,6 @@ def test_one_of_six_sites_cannot_choose(forged):
     """Five honest sites gain 0.02 by the share and lose 0.01 by the smallest limit. The sixth chooses for
     the images nearest to itself alone."""
     honest = answer(shared=(0.72, 0.71), deltas=[(0.60, 0.71), (0.69, 0.72), (0.70, 0.72), (0.70, 0.72)])
-    assert of_six(honest, honest) == Policy(0.0, (1.5,) * 6, 0.4, False)
-    assert of_six(honest, forged | {"images": 10**6}) == Policy(0.0, (1.5,) * 5 + (1.0,), 0.4, False)
+    assert of_six(honest, honest) == Policy(0.0, (1.5,) * 6, (0.4,) * 6, False)
+    found = of_six(honest, forged | {"images": 10**6})
+    assert found == Policy(0.0, (1.5,) * 5 + (1.0,), (0.4,) * 5 + found.share[5:], False)

@@ -36,7 +36,7 @@ def test_one_module_for_every_selector(tmp_path, kind):
             torch.testing.assert_close(yhat, expected.selection.yhat, atol=1e-5, rtol=0)
 
 
-POLICY = {"gamma": 0.3, "delta": 1.2, "share": 0.4, "flip": True}
+POLICY = {"gamma": 0.3, "delta": 1.2, "share": [0.2, 0.6], "flip": True}
 
 
 @pytest.mark.parametrize("kind", ["statistics", "gradient", "ensemble", "fedavg"])

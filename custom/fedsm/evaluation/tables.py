@@ -6,7 +6,7 @@ from statistics import fmean
 
 from fedsm.core.spread import SPREAD, WORST, spread_cells
 from fedsm.core.tables import plain_table
-from fedsm.selectors.policy import delta_in_words
+from fedsm.selectors.policy import in_words
 
 CLIENT_AVG, ALL_IMAGES = "client avg", "all images"  # the two means: over the sites' means, and over all images
 TEST_IMAGES = "test images"  # the row of counts
@@ -96,8 +96,8 @@ def row_titles(results: dict) -> list[tuple[str, str]]:
 def policy_in_words(found: dict) -> str:
     """How a super model uses its selector, from results.json or a manifest; empty: nothing was chosen."""
     parts = [f"gamma {found['gamma']:g}"] if found.get("gamma") is not None else []
-    parts += [f"delta {delta_in_words(found['delta'])}"] if found.get("delta") is not None else []
-    parts += [f"{found['share']:g} of the global model"] if found.get("share") else []
+    parts += [f"delta {in_words(found['delta'])}"] if found.get("delta") is not None else []
+    parts += [f"{in_words(found['share'])} of the global model"] if found.get("share") else []
     return ", ".join(parts + (["mirror images"] if found.get("flip") else []))
 
 

@@ -2,11 +2,12 @@
 
     foreign   u(x) > delta_k      h_g                               u: distance to the nearest site k, 1 is usual there
     unsure    max yhat <= gamma   h_g
-    else                          (1 - share) h_k + share h_g,      k = argmax yhat
+    else                          (1 - share_k) h_k + share_k h_g,  k = argmax yhat
     flip      every h(x) is the mean of h(x) and of h(mirror image of x), mirrored back
 
 h_g is the global network, h_k the personal one of site k. Without delta, with share 0 and without the flip it is
-Algorithm 2. All four values are chosen on validation images (`fedsm.server.policy_choice`).
+Algorithm 2. All four values are chosen on validation images (`fedsm.server.policy_choice`), delta_k and share_k by the
+site k whose images they are for.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from fedsm.core.limits import MOST_DELTA, is_number, shown
 from fedsm.core.settings import JobSettings
 
 Delta = float | tuple[float | None, ...] | None
+Share = float | tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -32,19 +34,19 @@ class Policy:
         gamma: threshold of Algorithm 2; None: the selector has none, or there is no selector.
         delta: largest distance at which an image still counts as one of the nearest site's: one number for each site in
             index order (None: no limit there), or one for all; None: no limit.
-        share: the global model's share beside a personal one.
+        share: the global model's share beside a personal one: one number for each site in index order, or one for all.
         flip: whether the mirror image is predicted as well.
     """
 
     gamma: float | None = None
     delta: Delta = None
-    share: float = 0.0
+    share: Share = 0.0
     flip: bool = False
 
     @property
     def networks(self) -> int:
         """How many times a U-Net runs for one image, which is what a prediction costs."""
-        return (2 if self.share else 1) * (2 if self.flip else 1)
+        return (2 if any(each(self.share)) else 1) * (2 if self.flip else 1)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as a manifest holds them."""
@@ -57,14 +59,14 @@ class Policy:
 
 def read_policy(values: Mapping[str, Any], where: str) -> Policy:
     """A policy from a manifest, or from the server's task. A super model of version 0.1 has gamma only, one of an early
-    0.2 has one delta for all sites.
+    0.2 has one delta and one share for all sites.
 
     Raises:
         UserError: a value that is out of range; `where` says whose.
     """
-    given = {name: values[name] for name in asdict(Policy()) if values.get(name) is not None}
-    if isinstance(given.get("delta"), list):  # as JSON has it
-        given["delta"] = tuple(given["delta"])
+    given: dict[str, Any] = {name: values[name] for name in asdict(Policy()) if values.get(name) is not None}
+    for name, value in given.items():
+        given[name] = tuple(value) if isinstance(value, list) else value  # as JSON has it
     policy = Policy(**given)
     problem = policy_problem(policy)
     if problem:
@@ -76,12 +78,18 @@ def policy_problem(policy: Policy) -> str | None:
     """What is wrong with the values of a policy, or None."""
     if policy.gamma is not None and not is_number(policy.gamma, 0, 1):
         return f"gamma must be in [0, 1], got {shown(policy.gamma)}"
-    for delta in policy.delta if isinstance(policy.delta, tuple) else (policy.delta,):
+    for delta in each(policy.delta):
         if delta is not None and not is_number(delta, 0, MOST_DELTA):
             return f"delta must be in [0, {MOST_DELTA:g}], got {shown(delta)}"
-    if not is_number(policy.share, 0, 1):
-        return f"share must be in [0, 1], got {shown(policy.share)}"
+    for share in each(policy.share):
+        if not is_number(share, 0, 1):
+            return f"share must be in [0, 1], got {shown(share)}"
     return None if isinstance(policy.flip, bool) else f"flip must be true or false, got {shown(policy.flip)}"
+
+
+def each(value: Delta) -> tuple[float | None, ...]:
+    """The values of the sites, or the one for all of them."""
+    return value if isinstance(value, tuple) else (value,)
 
 
 def shares_of(settings: JobSettings) -> list[float]:
@@ -118,9 +126,9 @@ def is_foreign(distance: torch.Tensor | None, delta: Delta, nearest: torch.Tenso
     return distance > limits[nearest]
 
 
-def delta_in_words(delta: float | Sequence[float | None] | None) -> str:
-    """`1.5`, or `1.5, none, 2` for the sites in index order."""
-    values = delta if isinstance(delta, Sequence) else [delta]
+def in_words(value: float | Sequence[float | None] | None) -> str:
+    """A delta or share: `1.5`, or `1.5, none, 2` for the sites in index order."""
+    values = value if isinstance(value, Sequence) else [value]
     return ", ".join("none" if value is None else f"{value:g}" for value in values)
 
 

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from fedsm.core.errors import UserError
 from fedsm.selectors.inference import MIXTURE, THRESHOLD, blend, select
-from fedsm.selectors.policy import Policy, is_foreign
+from fedsm.selectors.policy import Policy, Share, is_foreign
 
 
 class Selection(NamedTuple):
@@ -52,10 +52,11 @@ def apply_policy(yhat: torch.Tensor, distance: torch.Tensor | None, rule: str, p
     """The models of a batch by a policy.
 
     Raises:
-        UserError: the policy has deltas of other sites than the selector's.
+        UserError: the policy has deltas or shares of other sites than the selector's.
     """
-    if isinstance(policy.delta, tuple) and len(policy.delta) != yhat.shape[1]:
-        raise UserError(f"delta has {len(policy.delta)} values for {yhat.shape[1]} sites", public="refused: delta")
+    for name, value in (("delta", policy.delta), ("share", policy.share)):
+        if isinstance(value, tuple) and len(value) != yhat.shape[1]:
+            raise UserError(f"{name} has {len(value)} values for {yhat.shape[1]} sites", public=f"refused: {name}")
     foreign = is_foreign(distance, policy.delta, yhat.argmax(1))
     return Selection(choose(yhat, rule, policy.gamma, foreign), yhat, distance, foreign)
 
@@ -83,10 +84,16 @@ def weights_of(selection: Selection, models: int, rule: str | None, policy: Poli
     return mixed_with_global(weights, policy.share) if rule == THRESHOLD else weights
 
 
-def mixed_with_global(weights: torch.Tensor, share: float) -> torch.Tensor:
-    """(B, M) weights, of which the global model (column 0) gets a share: (1 - share) w + share e_0."""
-    if not share:
-        return weights
-    mixed = (1 - share) * weights
-    mixed[:, 0] += share
+def mixed_with_global(weights: torch.Tensor, share: Share) -> torch.Tensor:
+    """(B, M) weights, of which the global model (column 0) gets its share: (1 - share_k) w_k, and the rest for it."""
+    of_model = shares_by_model(share, weights.shape[1]).to(weights)
+    mixed = weights * (1 - of_model)
+    mixed[:, 0] += weights @ of_model
     return mixed
+
+
+def shares_by_model(share: Share, models: int) -> torch.Tensor:
+    """(M,) what the global model takes of each model's weight; nothing of its own."""
+    shares = torch.zeros(models)
+    shares[1:] = torch.tensor(share)
+    return shares

@@ -2,26 +2,27 @@
 
 No test image and no image of another source has a part in it.
 
-1. gamma, share and flip together: the best. Each score of a site is taken against the site's own mean over all
-   policies, then the trimmed mean over sites: one of four or more cannot decide, whatever it reports. A policy that
-   costs fewer runs of a network is taken instead if it is at most `WORTH` below: twice the time for less than that is
-   not worth it. Among equal gammas the largest: it costs nothing on these images and sends more images of other sources
-   to the global model.
-2. delta, at that share, for each site by its own scores: the smallest that costs it at most `delta_cost`, by its own
-   images that go to the global model. It holds for the images that are nearest to this site, so a site decides for
-   those alone. A smaller one keeps more foreign images from a personal model that does not fit them. Sites differ: at
-   one with heavy tails the delta of the others would cost points.
+1. share, for each site by its own scores, at each gamma and flip: the best, but none at all unless it gains more than
+   `WORTH`, because it costs a second run of a network. It holds for the images that the selector takes for this site's,
+   so a site decides for those alone. Sites differ: the global model helps most of them, and costs points at one whose
+   images are unlike the others'.
+2. gamma and flip together, at these shares: the best. Each score of a site is taken against the site's own mean, then
+   the trimmed mean over sites: one of four or more cannot decide, whatever it reports. Mirror images, which double the
+   time, must gain more than `WORTH`. Among equal gammas the largest: it costs nothing on these images and sends more
+   images of other sources to the global model.
+3. delta, for each site by its own scores at its share: the smallest that costs it at most `delta_cost`, by its own
+   images that go to the global model. A smaller one keeps more foreign images from a personal model that does not fit
+   them. At a site with heavy tails the delta of the others would cost points.
 
-A share or a flip that costs it more than `MOST_LOSS` against Algorithm 2 each site can veto. The site that these hurt
-is the one unlike the others, and a trimmed mean does not see it. By a false veto a site can only bring about
-Algorithm 2.
+Mirror images that cost it more than `MOST_LOSS` each site can veto: the site that they hurt is the one unlike the
+others, and a trimmed mean does not see it. By a false veto a site can bring about nothing else.
 """
 
 from __future__ import annotations
 
 from fedsm.core.settings import JobSettings
 from fedsm.core.shares import trimmed_mean
-from fedsm.selectors.policy import Policy, shares_of
+from fedsm.selectors.policy import Policy, flips_of, shares_of
 
 WORTH = 0.001
 MOST_LOSS = 0.005  # half a point: who loses more would do better without the policy
@@ -34,15 +35,72 @@ def choose_policy(validations: dict[str, dict], settings: JobSettings, sites: li
     Args:
         validations: site -> what `validate_candidates` gave.
         settings: the job's settings.
-        sites: names of all sites in index order; one that gave no scores has no delta.
+        sites: names of all sites in index order; one that gave no scores has neither share nor delta.
 
     Returns:
         without a selector only its flip means something.
     """
-    best = _best_mixture(validations, settings)
-    if best is None:
+    grids = {site: _Grid(v, settings) for site, v in validations.items() if v["mixtures"]}
+    if not grids:
         return Policy()
-    return best if best.gamma is None else best.changed(delta=_deltas(validations, sites, best.share, settings))
+    gamma, flip = _gamma_and_flip(grids, settings)
+    if gamma is None:
+        return Policy(flip=flip)
+    shares = {site: grid.share(gamma, flip) for site, grid in grids.items()}
+    deltas = tuple(
+        _smallest_delta(validations.get(site, {}).get("deltas", []), shares.get(site, 0.0), settings) for site in sites
+    )
+    return Policy(
+        gamma,
+        deltas if any(delta is not None for delta in deltas) else None,
+        tuple(shares.get(site, 0.0) for site in sites) if any(shares.values()) else 0.0,
+        flip,
+    )
+
+
+class _Grid:
+    """A site's validation Dice at every gamma, share and flip.
+
+    Attributes:
+        gammas: the thresholds; only None where the selector has none, or there is no selector.
+    """
+
+    def __init__(self, validation: dict, settings: JobSettings):
+        self.gammas: list[float | None] = [row["gamma"] for row in validation["gammas"]] or [None]
+        self._shares = sorted({row["share"] for row in validation["mixtures"]})
+        self._rows = {
+            (row["share"], row["flip"], gamma): dice
+            for row in validation["mixtures"]
+            for gamma, dice in zip(self.gammas, row["dice"], strict=True)
+        }
+
+    def share(self, gamma: float | None, flip: bool) -> float:
+        """The site's own share at this gamma and flip: the best, the smallest of equals; 0 if none is worth it."""
+        best = max(self._shares, key=lambda share: (self._rows[share, flip, gamma], -share))
+        return (
+            best
+            if self._rows[best, flip, gamma] > self._rows[self._shares[0], flip, gamma] + WORTH
+            else self._shares[0]
+        )
+
+    def score(self, gamma: float | None, flip: bool) -> float:
+        """The Dice at this share."""
+        return self._rows[self.share(gamma, flip), flip, gamma]
+
+
+def _gamma_and_flip(grids: dict[str, _Grid], settings: JobSettings) -> tuple[float | None, bool]:
+    """The best of both, at each site's own share."""
+    gammas = next(iter(grids.values())).gammas
+    tried = [(gamma, flip) for flip in flips_of(settings) for gamma in gammas]
+    gains = dict(zip(tried, _gains([[grid.score(*one) for one in tried] for grid in grids.values()]), strict=True))
+    best = {
+        flip: max((one for one in tried if one[1] == flip), key=lambda one: (gains[one], one[0] or 0.0))
+        for flip in flips_of(settings)
+    }
+    plain, mirrored = best[False], best.get(True, best[False])
+    cost = max(grid.score(*plain) - grid.score(*mirrored) for grid in grids.values())
+    worth = gains[mirrored] > gains[plain] + WORTH and round(cost, _DIGITS) <= MOST_LOSS
+    return mirrored if worth else plain
 
 
 def choose_gamma(validations: dict[str, dict], gammas: list[float | None], how: str = "dice") -> float | None:
@@ -53,71 +111,39 @@ def choose_gamma(validations: dict[str, dict], gammas: list[float | None], how: 
     return max((gain, gamma) for gain, gamma in zip(_gains(curves), gammas, strict=True) if gamma is not None)[1]
 
 
-def policy_score(validation: dict, policy: Policy, settings: JobSettings) -> float:
-    """One site's validation Dice at a policy, leaving delta out."""
-    row = next(r for r in validation["mixtures"] if (r["share"], r["flip"]) == (policy.share, policy.flip))
+def policy_score(validation: dict, site: int, policy: Policy, settings: JobSettings) -> float:
+    """One site's validation Dice at a policy with its share, leaving delta out; `site` is its number."""
+    share = policy.share[site] if isinstance(policy.share, tuple) else policy.share
+    row = next(r for r in validation["mixtures"] if (r["share"], r["flip"]) == (share, policy.flip))
     return row["dice"][0 if policy.gamma is None else settings.gammas.index(policy.gamma)]
 
 
 def policy_table(validations: dict[str, dict], settings: JobSettings) -> list[dict]:
-    """One row per share and flip, at its best gamma, for results.json: how much it gains over plain hard selection.
+    """One row per share (the same for all sites) and flip, at its best gamma, for results.json: how much it gains over
+    plain hard selection.
 
     Returns:
         rows with `share`, `flip`, `gamma`, `networks` (runs of a network for one image) and `gain`, the trimmed mean
         over sites of the validation Dice against the first row's.
     """
-    policies, gains = _mixtures(validations, settings)
-    rows: dict[tuple[float, bool], dict] = {}
-    for policy, gain in zip(policies, gains, strict=True):
-        held = rows.get((policy.share, policy.flip))
-        if held is None or (gain, policy.gamma or 0) > (held["gain"], held["gamma"] or 0):
-            row = {"share": policy.share, "flip": policy.flip, "gamma": policy.gamma, "networks": policy.networks}
-            rows[(policy.share, policy.flip)] = row | {"gain": gain}
-    first = next(iter(rows.values()))["gain"] if rows else 0.0
-    return [row | {"gain": round(row["gain"] - first, 6)} for row in rows.values()]
-
-
-def _best_mixture(validations: dict[str, dict], settings: JobSettings) -> Policy | None:
-    policies, gains = _mixtures(validations, settings)
-    if not policies:
-        return None
-    allowed = _without_vetoes(policies, gains, validations)
-    policies, gains = [policies[i] for i in allowed], [gains[i] for i in allowed]
-    close = [(p, g) for p, g in zip(policies, gains, strict=True) if g >= max(gains) - WORTH]
-    cheapest = min(p.networks for p, _ in close)
-    return max(((g, p.gamma or 0.0, p) for p, g in close if p.networks == cheapest), key=lambda found: found[:2])[2]
-
-
-def _without_vetoes(policies: list[Policy], gains: list[float], validations: dict[str, dict]) -> list[int]:
-    """The numbers of the policies that cost no site more than `MOST_LOSS`; Algorithm 2 has all of its gammas."""
-    hard = [i for i, policy in enumerate(policies) if not policy.share and not policy.flip]
-    best = max(hard, key=lambda i: (gains[i], policies[i].gamma or 0.0))
-    scores = [[dice for row in v["mixtures"] for dice in row["dice"]] for v in validations.values() if v["mixtures"]]
-    cost = [max(site[best] - site[i] for site in scores) for i in range(len(policies))]
-    return [i for i in range(len(policies)) if i in hard or round(cost[i], _DIGITS) <= MOST_LOSS]
-
-
-def _mixtures(validations: dict[str, dict], settings: JobSettings) -> tuple[list[Policy], list[float]]:
-    """Every policy that was tried, and what it gains over their mean."""
     tried = [v["mixtures"] for v in validations.values() if v["mixtures"]]
     if not tried:
-        return [], []
+        return []
     gammas = [row["gamma"] for row in next(iter(validations.values()))["gammas"]] or [None]
-    policies = [Policy(gamma, None, row["share"], row["flip"]) for row in tried[0] for gamma in gammas]
-    return policies, _gains([[dice for row in rows for dice in row["dice"]] for rows in tried])
+    gains = iter(_gains([[dice for row in rows for dice in row["dice"]] for rows in tried]))
+    table = []
+    for row in tried[0]:
+        gain, gamma = max(((next(gains), gamma) for gamma in gammas), key=lambda found: (found[0], found[1] or 0.0))
+        policy = Policy(gamma, None, row["share"], row["flip"])
+        values = {"share": row["share"], "flip": row["flip"], "gamma": gamma, "networks": policy.networks}
+        table.append(values | {"gain": gain})
+    return [row | {"gain": round(row["gain"] - table[0]["gain"], 6)} for row in table]
 
 
-def _deltas(
-    validations: dict[str, dict], sites: list[str], share: float, settings: JobSettings
-) -> tuple[float | None, ...] | None:
-    """One for each site; None where no site has one, as with a selector that knows no distance."""
+def _smallest_delta(rows: list[dict], share: float, settings: JobSettings) -> float | None:
+    """The delta of a site by its own rows, the last of which is without any; None where every one costs too much, or
+    the selector knows no distance."""
     number = shares_of(settings).index(share)
-    found = tuple(_smallest_delta(validations.get(site, {}).get("deltas", []), number, settings) for site in sites)
-    return found if any(delta is not None for delta in found) else None
-
-
-def _smallest_delta(rows: list[dict], number: int, settings: JobSettings) -> float | None:
-    """The delta of a site by its own rows, the last of which is without any; None where every one costs too much."""
     for row in rows:
         if round(rows[-1]["dice"][number] - row["dice"][number], _DIGITS) <= settings.delta_cost:
             return row["delta"]

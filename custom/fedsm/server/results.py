@@ -62,7 +62,7 @@ def summarize(
         "hard_gamma": hard_gamma,
         "blend_gamma": blend_gamma,
         "policies": policy_table(validations, settings),
-        "super_model_validation": _pooled_score(validations, policy, settings) if selected else None,
+        "super_model_validation": _pooled_score(validations, sites, policy, settings) if selected else None,
         "gamma_sweep": _sweep(validations, tests, gammas, blends) if hard_gamma is not None else [],
         "test": test,
     }
@@ -84,10 +84,11 @@ def _selection(tests: dict[str, dict], sites: list[str]) -> dict:
     }
 
 
-def _pooled_score(validations: dict[str, dict], policy: Policy, settings: JobSettings) -> float:
+def _pooled_score(validations: dict[str, dict], sites: list[str], policy: Policy, settings: JobSettings) -> float:
     """Mean validation Dice of the super model over all images of all sites."""
     total = sum(v["images"] for v in validations.values())
-    return sum(policy_score(v, policy, settings) * v["images"] for v in validations.values()) / total
+    scores = {site: policy_score(v, sites.index(site), policy, settings) for site, v in validations.items()}
+    return sum(scores[site] * v["images"] for site, v in validations.items()) / total
 
 
 def _pooled(parts: list[dict], i: int, how: str) -> float:

@@ -76,7 +76,7 @@ class DiceTables(Described):
 class PolicyRow(Described):
     """One way to use the selector."""
 
-    share: float = Field(description="The global model's share.")
+    share: float = Field(description="The global model's share, the same for all sites.")
     flip: bool = Field(description="With mirror images.")
     gamma: float | None = Field(description="The best threshold for it.")
     networks: int = Field(description="Runs of a network for one image.")
@@ -213,15 +213,18 @@ class ResultsFile(Described):
     selector: str = Field(description="The kind of selector; `none` without one.")
     lam: float | None = Field(description="SoftPull's own share; null for a method without it.")
     gamma: float | None = Field(
-        description="How sure the selector must be: the best on the validation images, together with `share` and"
-        " `flip`, by the trimmed mean over sites, the largest of equals; null without a threshold."
+        description="How sure the selector must be: the best on the validation images, together with `flip`, at"
+        " each site's `share`, by the trimmed mean over sites, the largest of equals; null without a threshold."
     )
     delta: list[float | None] | float | None = Field(
         description="The distance beyond which an image is foreign and goes to the global model, for each nearest site"
         " in index order: the smallest that costs this site at most `delta_cost` on its validation images; null: no"
         " limit."
     )
-    share: float = Field(description="The global model's share beside a personal one.")
+    share: list[float] | float = Field(
+        description="The global model's share beside each site's personal one, in index order: the best on this site's"
+        " validation images; 0 if none is worth a second network."
+    )
     flip: bool = Field(description="Whether mirror images are predicted as well.")
     hard_gamma: float | None = Field(description="The best gamma of Algorithm 2 alone.")
     blend_gamma: float | None = Field(description="The same for soft selection, with `--blend`.")

@@ -6,7 +6,7 @@ After Mitchell et al., "Model Cards for Model Reporting" (2019). It holds counts
 from __future__ import annotations
 
 from fedsm.core.tables import markdown_table
-from fedsm.selectors.policy import delta_in_words
+from fedsm.selectors.policy import in_words
 
 CARD = "MODEL_CARD.md"
 
@@ -56,8 +56,8 @@ def render_card(manifest: dict, evaluation: dict | None = None) -> str:
         "rounds": f"{job['rounds']}, {job['local_epochs']} local epoch(s) each",
         "learning rate": f"{job['lr']:g} (selector {job['selector_lr']:g}), batches of {job['batch_size']}",
         "lam": _number(manifest.get("lam")),
-        **{name: _number(manifest.get(name)) for name in ("gamma", "share")},
-        "delta": delta_in_words(manifest.get("delta")),
+        "gamma": _number(manifest.get("gamma")),
+        **{name: in_words(manifest.get(name)) for name in ("delta", "share")},
         "mirror images": "yes" if manifest.get("flip") else "no",
         "seed": str(job["seed"]),
         "made with": versions,

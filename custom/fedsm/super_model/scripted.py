@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from fedsm.selectors.inference import GLOBAL, MIXTURE
 from fedsm.selectors.policy import Policy
+from fedsm.selectors.selection import shares_by_model
 from fedsm.super_model.model import SuperModel
 
 OUTPUTS = ("probabilities", "choice", "yhat", "distance")
@@ -50,7 +51,7 @@ class ScriptedSuperModel(nn.Module):
         self.nets = nn.ModuleList(nets)
         self.labels = labels
         self.mixture = mixture
-        self.share = float(policy.share)
+        self.shares: list[float] = shares_by_model(policy.share, len(nets)).tolist()
         self.flip = policy.flip
 
     def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -59,8 +60,8 @@ class ScriptedSuperModel(nn.Module):
             [images.shape[0], self.labels, images.shape[2], images.shape[3]], dtype=images.dtype, device=images.device
         )
         for m, net in enumerate(self.nets):
-            # The mixture takes all networks. With a share, the global one (0) has a part in every image.
-            every = self.mixture or (m == 0 and self.share > 0)
+            # The mixture takes all networks. With shares, the global one (0) has a part in every image.
+            every = self.mixture or (m == 0 and max(self.shares) > 0)
             if every:
                 rows = torch.arange(images.shape[0], device=images.device)
             else:
@@ -73,9 +74,10 @@ class ScriptedSuperModel(nn.Module):
                 if self.mixture:
                     weight = yhat[:, m].to(images.device)
                 elif every:
-                    weight = self.share + (1 - self.share) * (choice == 0).to(images.dtype).to(images.device)
+                    of_model = torch.tensor(self.shares, dtype=images.dtype)
+                    weight = of_model[choice].to(images.device) + (choice == 0).to(images.dtype).to(images.device)
                 else:
-                    weight = torch.full([rows.shape[0]], 1 - self.share, dtype=images.dtype, device=images.device)
+                    weight = torch.full([rows.shape[0]], 1 - self.shares[m], dtype=images.dtype, device=images.device)
                 part = output.index_select(0, rows) + weight.reshape(-1, 1, 1, 1) * found
                 output = output.index_copy(0, rows, part)
         return output, choice, yhat, distance
