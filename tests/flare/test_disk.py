@@ -34,8 +34,10 @@ for _ in range(int(sys.argv[2])):
     child = os.fork()
     if not child:
         save_for_ever()
-    while not (folder / f"round_{last + 1:06d}.json").exists():
+    newer = last
+    while newer <= last:  # not the next one: it may be there and gone between two looks
         time.sleep(0.001)
+        newer = max((int(found.stem.split("_")[1]) for found in folder.glob("round_*.json")), default=0)
     time.sleep(rng.uniform(0, 0.03))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
