@@ -66,3 +66,9 @@ def test_own_norm_layers(tmp_path, data_root, pull):
         data_root, settings, SITES, LAM, "statistics", merge=(fed_avg, plain.keeping(norms, inner))
     )  # fmt: skip
     assert_equal(federation, expected)
+
+
+def test_the_last_round_alone(tmp_path, data_root):
+    federation, settings = run(tmp_path, data_root, {"alone": 0.3})
+    merge = (fed_avg, plain.until(2, soft_pull))
+    assert_equal(federation, algorithm_1(data_root, settings, SITES, LAM, "statistics", merge=merge))

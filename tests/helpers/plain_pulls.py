@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,12 @@ def keeping(entries: set[str], pull):
         return [p | {k: t[k].clone() for k in entries} for p, t in zip(pulled, trained, strict=True)]
 
     return kept
+
+
+def until(last: int, pull):
+    """A pull in the first rounds only; afterwards every site keeps what it has trained."""
+    rounds = itertools.count(1)
+    return lambda w, trained, lam: pull(w, trained, lam) if next(rounds) <= last else trained
 
 
 def mix(own: dict, others: list[dict], share: float, held: set[str] = frozenset()) -> dict:

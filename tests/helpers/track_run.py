@@ -85,7 +85,7 @@ class TrackRun:
         if self.round > 1 and names != before:
             self.deliver(before)
         for name in names:
-            self.servers[name].open(self.best_models)
+            self.servers[name].open(self.round, self.best_models)
         payloads = {site: self._payload(TRAIN, site, names) for site in self.sites}
         for site in answering or self.sites:
             tracks, (images, labels) = self.clients[site], images_of(self.sites.index(site))

@@ -115,12 +115,12 @@ def test_models_go_down_once_and_again_to_a_site_that_missed_a_round():
     def sent(site):
         return sorted(k for k in track.payload(TRAIN, site) if k.startswith("model/"))
 
-    track.open(lambda: models)
+    track.open(4, lambda: models)
     assert sent(SITES[0]) == [f"model/{m}/w" for m in range(4)]
     for site in SITES[:2]:
         track.accept(TRAIN, site, update, 5)
     track.close(TRAIN)
-    track.open(lambda: models)
+    track.open(5, lambda: models)
     assert [len(sent(s)) for s in SITES] == [0, 0, 4]
     assert not any(k.startswith("model/") for k in track.payload(DELIVER, SITES[2]))
 

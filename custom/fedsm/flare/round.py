@@ -48,7 +48,7 @@ class Round:
         # 3. Every site gets its own models and trains; good answers are merged as they arrive, the others refused.
         started = time.monotonic()
         for name in self._names:
-            run.tracks[name].open(run.best_models)
+            run.tracks[name].open(self._number, run.best_models)
         results = run.run_task(self._task())
         if run.stopped:
             return

@@ -162,8 +162,8 @@ class ServerTrack(ABC):
             UserError: with the remedy.
         """
 
-    def open(self, best_models: Callable[[], dict[str, Tensors]]) -> None:  # noqa: B027
-        """Called before each of the track's rounds; `best_models()` reads the best models so far."""
+    def open(self, number: int, best_models: Callable[[], dict[str, Tensors]]) -> None:  # noqa: B027
+        """Called before each of the track's rounds with its number; `best_models()` reads the best models so far."""
 
     def payload(self, phase: Phase, site: str) -> Tensors:
         """What a site gets in a round (TRAIN), or for validation after the last one (DELIVER)."""

@@ -42,8 +42,8 @@ class AveragedOverRounds(ServerTrack):
         self.averages = {model: RoundAverage.before(momentum, files[model]) for model in track.models()}
         self._answered: set[str] = set()
 
-    def open(self, best_models: Callable[[], dict[str, Tensors]]) -> None:
-        self.track.open(best_models)
+    def open(self, number: int, best_models: Callable[[], dict[str, Tensors]]) -> None:
+        self.track.open(number, best_models)
 
     def payload(self, phase: Phase, site: str) -> Tensors:
         average = next(self.averages[model].weights for model, sites in self.models().items() if site in sites)

@@ -98,7 +98,7 @@ class EnsembleServer(SelectorServer):
                 "the ensemble mixes the networks of `global` and `personal`", remedy="list both tracks before it"
             )
 
-    def open(self, best_models: Callable[[], dict[str, Tensors]]) -> None:
+    def open(self, number: int, best_models: Callable[[], dict[str, Tensors]]) -> None:
         """Copies the networks: the personal track changes its own as sites answer, while others still download."""
         self._models = [copy(weights) for weights in self._networks(TRAIN)]
 

@@ -143,7 +143,7 @@ class ExtraServer(SelectorServer):
         if not {"global", "personal"} <= set(settings.tracks):
             raise UserError("FedSM-extra chooses among the tracks `global` and `personal`", remedy="list both")
 
-    def open(self, best_models: Callable[[], dict[str, Tensors]]) -> None:
+    def open(self, number: int, best_models: Callable[[], dict[str, Tensors]]) -> None:
         self._best_models = best_models
 
     def payload(self, phase: Phase, site: str) -> Tensors:

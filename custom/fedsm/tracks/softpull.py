@@ -4,19 +4,21 @@
 
 Xu et al., CVPR 2022, eq. 10 and Algorithm 1, line 16. lam = 1/K is plain averaging, lam = 1 is local training.
 
-Two options go beyond the paper. `pull: similarity` has each site pulled more by sites that are like it,
+Three options go beyond the paper. `pull: similarity` has each site pulled more by sites that are like it,
 
     w_{p,k} <- lam * w_{p,k} + (1 - lam) * sum_{j != k} p_kj w_{p,j},           sum_j p_kj = 1
 
 with p from the statistics selector's sums, which the server has from the registration: nothing else is sent
 (`selectors/similarity.py`). All sites equally alike is SoftPull. `norm: own` is FedBN's idea: entries of norm layers
-are not pulled, each site keeps its own (a U-Net whose norm layers have no entries is pulled whole).
+are not pulled, each site keeps its own (a U-Net whose norm layers have no entries is pulled whole). `alone: a` pulls
+nothing in the last a R of R rounds: lam is 1 there, and each site's model ends with local training, from what the pull
+has made of it. alone = 0 is SoftPull.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from typing import Any, Literal
 
 import torch
@@ -75,6 +77,11 @@ class SoftPullOptions(TrackOptions):
         description="Whether norm layers are pulled as everything else is (`pulled`, the paper's) or stay the site's"
         " own.",
     )
+    alone: float = Field(
+        default=0.0, ge=0, le=1,
+        description="Part of the rounds, the last ones, in which nothing is pulled: each site's model trains on alone."
+        " 0: the paper's.",
+    )  # fmt: skip
 
 
 class SoftPullServer(NetworkPerSite, ServerTrack):
@@ -91,6 +98,7 @@ class SoftPullServer(NetworkPerSite, ServerTrack):
         first = initial_weights(lambda: build_unet(self.settings.task), self.settings.seed)
         self.weights = {site: copy(first) for site in self.sites}
         self._answered: set[str] = set()
+        self._pulls = True
         self._held = unet_norm_entries(self.settings.task) if self.options["norm"] == OWN else frozenset()
 
     @classmethod
@@ -104,6 +112,10 @@ class SoftPullServer(NetworkPerSite, ServerTrack):
                 remedy="selector `statistics` with the descriptor `image` or `image+random`, or `pull: uniform`",
             )
 
+    def open(self, number: int, best_models: Callable[[], dict[str, Tensors]]) -> None:
+        others = max(track.options.get("rounds", 0) for track in self.tracks.values())  # a selector's own, at the end
+        self._pulls = number <= round((1 - self.options["alone"]) * (self.settings.rounds - others))
+
     def payload(self, phase: Phase, site: str) -> Tensors:
         return self.weights[site]
 
@@ -116,15 +128,18 @@ class SoftPullServer(NetworkPerSite, ServerTrack):
 
     def close(self, phase: Phase, reports: Mapping[str, Report] | None = None) -> dict[str, str]:
         if phase == TRAIN:
-            sites = [s for s in self.sites if s in self._answered]
-            models = [self.weights[s] for s in sites]
-            shares = self._shares(sites)
-            if shares is None or _all_alike(shares):
-                soft_pull_(models, self.lam, self._held)
-            else:
-                weighted_pull_(models, self.lam, shares, self._held)
+            if self._pulls:
+                self._pull([s for s in self.sites if s in self._answered])
             self._answered = set()
         return {}
+
+    def _pull(self, sites: list[str]) -> None:
+        models = [self.weights[s] for s in sites]
+        shares = self._shares(sites)
+        if shares is None or _all_alike(shares):
+            soft_pull_(models, self.lam, self._held)
+        else:
+            weighted_pull_(models, self.lam, shares, self._held)
 
     def _shares(self, sites: list[str]) -> torch.Tensor | None:
         """(K', K') what each of these sites is pulled towards; None: not by similarity, or there is nothing to pull."""
