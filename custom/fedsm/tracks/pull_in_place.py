@@ -60,6 +60,21 @@ def weighted_pull_(weights: list[Tensors], lam: float, shares: torch.Tensor, hel
             torch._foreach_lerp_(values, mean, 1 - lam)
 
 
+def pull_to_(weights: list[Tensors], target: Tensors, lam: float, held: Set[str] = frozenset()) -> None:
+    """Pulls models towards one that is none of them: `lam * w_k + (1 - lam) * target`, in place.
+
+    Args:
+        weights: the models.
+        target: has at least their entries.
+        lam: weight of a site's own model.
+        held: entries that stay as they are.
+    """
+    for models, _ in _walk([*weights, {key: target[key] for key in weights[0]}], held, buffers=0):
+        *own, towards = models
+        for values in own:
+            torch._foreach_lerp_(values, towards, 1 - lam)
+
+
 def _walk(weights: list[Tensors], held: Set[str], buffers: int) -> Iterator[tuple[list[Block], list[Block]]]:
     """Block by block: the block's entries of every model, and so many buffers of the same shapes."""
     blocks = list(_blocks({key: value for key, value in weights[0].items() if key not in held}))

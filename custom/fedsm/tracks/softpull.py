@@ -4,15 +4,16 @@
 
 Xu et al., CVPR 2022, eq. 10 and Algorithm 1, line 16. lam = 1/K is plain averaging, lam = 1 is local training.
 
-Three options go beyond the paper. `pull: similarity` has each site pulled more by sites that are like it,
+Some options go beyond the paper. `pull: similarity` has each site pulled more by sites that are like it,
 
     w_{p,k} <- lam * w_{p,k} + (1 - lam) * sum_{j != k} p_kj w_{p,j},           sum_j p_kj = 1
 
 with p from the statistics selector's sums, which the server has from the registration: nothing else is sent
-(`selectors/similarity.py`). All sites equally alike is SoftPull. `norm: own` is FedBN's idea: entries of norm layers
-are not pulled, each site keeps its own (a U-Net whose norm layers have no entries is pulled whole). `alone: a` pulls
-nothing in the last a R of R rounds: lam is 1 there, and each site's model ends with local training, from what the pull
-has made of it. alone = 0 is SoftPull.
+(`selectors/similarity.py`). All sites equally alike is SoftPull. `pull: global` takes the global model that this round
+has made in place of the others' mean: w_{p,k} <- lam * w_{p,k} + (1 - lam) * w_g. `norm: own` is FedBN's idea: entries
+of norm layers are not pulled, each site keeps its own (a U-Net whose norm layers have no entries is pulled whole).
+`alone: a` pulls nothing in the last a R of R rounds: lam is 1 there, and each site's model ends with local training,
+from what the pull has made of it. alone = 0 is SoftPull.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ from fedsm.selectors.similarity import pull_shares, similarities
 from fedsm.tracks.base import TRAIN, Phase, Report, ServerTrack
 from fedsm.tracks.fedbn import unet_norm_entries
 from fedsm.tracks.options import TrackOptions
-from fedsm.tracks.pull_in_place import soft_pull_, weighted_pull_
+from fedsm.tracks.pull_in_place import pull_to_, soft_pull_, weighted_pull_
 from fedsm.tracks.selector_statistics import StatisticsServer
 from fedsm.tracks.site_networks import NetworkPerSite
 
-SIMILARITY, OWN = "similarity", "own"
+SIMILARITY, GLOBAL, OWN = "similarity", "global", "own"
 _EQUAL = 1e-12  # between shares
 
 
@@ -67,10 +68,11 @@ class SoftPullOptions(TrackOptions):
         default=None, json_schema_extra={EXPECTED: "in [1/K, 1]"},
         description="The weight of a site's own model in the pull, in [1/K, 1]; default: the task's `lam`.",
     )  # fmt: skip
-    pull: Literal["uniform", "similarity"] = Field(
+    pull: Literal["uniform", "similarity", "global"] = Field(
         default="uniform",
-        description="What a site is pulled towards: the mean of the others (`uniform`, the paper's), or a mean in which"
-        " sites with similar images weigh more. `similarity` needs a statistics selector.",
+        description="What a site is pulled towards: the mean of the others (`uniform`, the paper's), a mean in which"
+        " sites with similar images weigh more (`similarity`, which needs a statistics selector), or the global model"
+        " (`global`).",
     )
     norm: Literal["pulled", "own"] = Field(
         default="pulled",
@@ -112,6 +114,10 @@ class SoftPullServer(NetworkPerSite, ServerTrack):
                 remedy="selector `statistics` with the descriptor `image` or `image+random`, or `pull: uniform`",
             )
 
+        order = list(settings.tracks)
+        if options["pull"] == GLOBAL and "global" not in order[: order.index("personal")]:
+            raise UserError("softpull's `pull: global` needs the track `global`", remedy="list it before `personal`")
+
     def open(self, number: int, best_models: Callable[[], dict[str, Tensors]]) -> None:
         others = max(track.options.get("rounds", 0) for track in self.tracks.values())  # a selector's own, at the end
         self._pulls = number <= round((1 - self.options["alone"]) * (self.settings.rounds - others))
@@ -135,6 +141,9 @@ class SoftPullServer(NetworkPerSite, ServerTrack):
 
     def _pull(self, sites: list[str]) -> None:
         models = [self.weights[s] for s in sites]
+        if self.options["pull"] == GLOBAL:
+            pull_to_(models, self.tracks["global"].payload(TRAIN, self.sites[0]), self.lam, self._held)
+            return
         shares = self._shares(sites)
         if shares is None or _all_alike(shares):
             soft_pull_(models, self.lam, self._held)
