@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fedsm.nets import build_unet
-from fedsm.nets.first_weights import initial_weights
+from fedsm.nets.first_weights import initial_weights, seed_generator
 from fedsm.tracks.fedbn import FedBNServer
 from fedsm.tracks.scaffold import ScaffoldServer
 from fedsm.tracks.selector_fedavg import output_entries
@@ -18,6 +18,7 @@ BUILDERS = {
     "a network": lambda: build_unet(SETTINGS.task),
     "FedBN's server": lambda: FedBNServer("personal", SETTINGS, {}, SITES),
     "SCAFFOLD's server": lambda: ScaffoldServer("global", SETTINGS, {}, SITES),
+    "a site's round": lambda: seed_generator(7),
     "names of a selector's outputs": lambda: output_entries(
         lambda: nn.Sequential(build_unet(SETTINGS.task), nn.Linear(1, 1))
     ),

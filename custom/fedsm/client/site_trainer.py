@@ -23,6 +23,7 @@ from fedsm.data.cache import SiteCache
 from fedsm.data.dataset import load_site, seeded_order
 from fedsm.data.readers import file_kind
 from fedsm.evaluation.candidates import evaluate_candidates, validate_candidates
+from fedsm.nets.first_weights import seed_generator
 from fedsm.selectors.policy import read_policy
 from fedsm.selectors.private_sums import PrivateSums
 from fedsm.tracks import client_tracks, rate_factor_in
@@ -147,7 +148,7 @@ class SiteTrainer:
             track.begin(n_images, self.batches("train"))
 
         # Dropout draws from torch's generator: seeded by site and round, it is the same in any process.
-        torch.manual_seed(seeded_order(self.settings, self.name, number, -1))
+        seed_generator(seeded_order(self.settings, self.name, number, -1))
         totals: dict[str, float] = {}
         for epoch in range(epochs):
             order = seeded_order(self.settings, self.name, number, epoch)

@@ -22,6 +22,12 @@ def built_alone(build: Callable[[], _Network]) -> _Network:
         return build()
 
 
+def seed_generator(seed: int) -> None:
+    """Seeds torch's generator, which dropout draws from, while no other thread makes first weights with it."""
+    with BUILDING:
+        torch.manual_seed(seed)
+
+
 def initial_weights(build: Callable[[], nn.Module], seed: int) -> Tensors:
     """Weights of a freshly built network, the same for the same seed, without touching torch's generator."""
     with BUILDING, torch.random.fork_rng(devices=[]):
