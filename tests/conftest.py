@@ -44,12 +44,14 @@ def pytest_collection_modifyitems(items):
     """Gives every test its kind (see `tests/helpers/kinds.py`), and puts the files with the longest tests first.
 
     A worker takes a file at a time: were the long ones last, it would work on the last of them alone. Counting lines
-    doubles a test's time, so of a test with several cases it is done in the first only.
+    doubles a test's time, so of a test with several cases it is done in the first only, and in no attack: these go the
+    ways of the other tests.
     """
     largest: dict[Path, int] = {}
     measured: set[tuple[Path, str]] = set()
     for item in items:
-        if (test := (item.path, getattr(item, "originalname", item.name))) in measured:
+        test = (item.path, getattr(item, "originalname", item.name))
+        if test in measured or item.path.parent.name == "attacks":
             item.add_marker("no_cover")
         measured.add(test)
         kind = kinds.kind_of(item)

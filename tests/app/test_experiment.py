@@ -147,7 +147,7 @@ def small_data(root: Path, sites: tuple[str, ...]) -> Path:
     return root
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_a_real_grid(tmp_path, capsys):
     """One simulator run and a centralized one; the second call runs nothing."""
     data = small_data(tmp_path / "data", ("alpha", "beta"))

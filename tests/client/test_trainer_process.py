@@ -55,8 +55,10 @@ def assert_same(a, b) -> None:
         assert same(a.tracks[name], b.tracks[name]), name
 
 
-@pytest.mark.process
-@pytest.mark.parametrize("selector", ["gradient", "statistics"])
+@pytest.mark.parametrize(
+    "selector",
+    [pytest.param("gradient", marks=pytest.mark.slow), pytest.param("statistics", marks=pytest.mark.process)],
+)
 def test_every_task_gives_bit_for_bit_what_it_gives_inside(tmp_path, data_root, selector):
     settings = small_job(selector=selector)
     inside = build_worker(place_of(tmp_path / "inside", data_root), REGISTER, meta_of(settings, 1))

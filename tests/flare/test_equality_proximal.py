@@ -27,7 +27,11 @@ PERSONAL = {
 }
 
 
-recipes = pytest.mark.parametrize("recipe", [{}, RECIPE], ids=["plain", "recipe"])
+recipes = pytest.mark.parametrize(
+    "recipe",
+    [pytest.param({}, marks=pytest.mark.slow), RECIPE],
+    ids=["plain", "recipe"],  # the second shows both
+)
 
 
 def raw(weights: dict) -> dict:

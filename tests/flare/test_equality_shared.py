@@ -20,7 +20,10 @@ from tests.helpers.weights import TOLERANCE, last_weights, size_of
 TWO = SITES[:2]
 restarts = pytest.mark.parametrize(
     ("restart", "recipe"),
-    [pytest.param(False, {}, marks=pytest.mark.slow), (True, {}), (True, RECIPE)],  # what restarts change, they show
+    [
+        *(pytest.param(restart, {}, marks=pytest.mark.slow) for restart in (False, True)),
+        (True, RECIPE),
+    ],  # it shows both
     ids=["one process", "restarted", "recipe"],
 )
 
@@ -140,7 +143,9 @@ def test_fedrep(tmp_path, data_root, steps, restart, recipe):
     assert recipe or wire["down_bytes"] == wire["up_bytes"]
 
 
-@pytest.mark.parametrize("kind", ["per-fedavg", "pfedme", "fedbn", "fedrep"])
+@pytest.mark.parametrize(
+    "kind", ["fedrep", *(pytest.param(k, marks=pytest.mark.slow) for k in ("per-fedavg", "pfedme", "fedbn"))]
+)
 def test_a_run_that_goes_on_from_its_checkpoint_is_the_same(tmp_path, data_root, kind):
     """Two rounds, then two more, against four in one go; the sites' folders are those of the first half."""
     four = small_settings(rounds=4, overrides=[f"tracks.personal={{kind: {kind}}}"])

@@ -49,7 +49,7 @@ def test_mlflow_has_every_curve_with_all_rounds_once(tmp_path, data_root):
         assert steps == ([3] if name in AT_THE_END else [1, 2, 3]), name
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_wandb_has_every_curve_with_all_rounds_once(tmp_path, data_root, monkeypatch):
     """Offline: files in the job's folder, which `wandb sync` would send. They do not name the machine, nor its key."""
     pytest.importorskip("wandb")

@@ -39,7 +39,7 @@ def test_a_process_of_ours_loads_no_optional_package(tmp_path):
     assert loaded_by(tmp_path, "fedsm") == [[], 1.0]
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_a_program_of_others_gets_the_whole(tmp_path):
     assert "ignite" in loaded_by(tmp_path, "theirs.py")[0]
 

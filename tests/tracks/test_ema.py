@@ -119,7 +119,7 @@ def test_training_is_what_it_is_without_an_average(kind):
     assert equal(plain.files(), raw | rest)
 
 
-@pytest.mark.parametrize("kind", AVERAGED)
+@pytest.mark.parametrize("kind", [AVERAGED[0], *(pytest.param(kind, marks=pytest.mark.slow) for kind in AVERAGED[1:])])
 def test_a_run_of_restarts_is_the_uninterrupted_one(kind):
     assert equal(*with_and_without_restarts(lambda: played(kind)))
 
