@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from app_fedsm.cli.output import Result, add_format
 from app_fedsm.cli.parser import RUN_HELP
 from fedsm.core.errors import UserError
+from fedsm.core.plain_json import reading
 from fedsm.core.text import printable
 
 if TYPE_CHECKING:
@@ -55,13 +56,14 @@ def _onboard(args: argparse.Namespace) -> Result:
     start = start_model(model.files, shares) if args.start else None
     chosen = recommended(model, found)
     dice, patients = _labelled(model, start, args.data, pairs, chosen) if pairs else ({}, None)
+    with reading(f"the super model of {args.run}", "copy it again"):  # its manifest comes from others
+        told = onboarding(model, found, shares, chosen) | {
+            "site": site, "labelled": len(pairs), "patients": patients, "dice": dice,
+            "start": str(args.start.resolve()) if start else None,
+        }  # fmt: skip
+        data = Onboarding.model_validate(told | {"commands": _next(args, chosen)})
     if start:
         _save(args.start, start)
-    told = onboarding(model, found, shares, chosen) | {
-        "site": site, "labelled": len(pairs), "patients": patients, "dice": dice,
-        "start": str(args.start.resolve()) if start else None,
-    }  # fmt: skip
-    data = Onboarding.model_validate(told | {"commands": _next(args, chosen)})
     print(describe(data))
     return Result(0, data)
 

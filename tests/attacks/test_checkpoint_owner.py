@@ -24,24 +24,34 @@ def test_the_owner_is_the_submitter_and_is_not_handed_out(trained):
 def test_another_users_checkpoint_is_neither_read_nor_removed(server, data_root):
     before = bytes_of(kept(server, "job-1"))
     job = run_job(server, data_root, "job-2", OTHER, **MORE)
-    assert job.panic.startswith("job job-1: its checkpoint is not other@b.org's") and job.panic.count("\n") == 0
-    assert "lead@a.org" not in job.panic, "whose it is, is not told"
-    assert bytes_of(kept(server, "job-1")) == before
     taken = [p for p in (server / "server" / "job-2", kept(server, "job-2")) for p in p.rglob("*.safetensors")]
     assert taken == []
+    assert kept(server, "job-1").is_dir() and bytes_of(kept(server, "job-1")) == before
+    assert job.panic.startswith("job job-1: its checkpoint is not other@b.org's") and job.panic.count("\n") == 0
+    assert "lead@a.org" not in job.panic, "whose it is, is not told"
 
 
 def test_another_user_forgets_no_site(server, data_root):
     before = bytes_of(kept(server, "job-1"))
     forgetting = ForgetController("site-2", "job:job-1")
-    assert "is not other@b.org's" in run_job(server, data_root, "job-2", OTHER, controller=forgetting).panic
+    job = run_job(server, data_root, "job-2", OTHER, controller=forgetting)
     assert bytes_of(kept(server, "job-1")) == before
+    assert "is not other@b.org's" in job.panic
 
 
 def test_a_job_of_ones_own_in_front_opens_no_door(server, data_root):
     """`job:MINE,YOURS` takes mine if it left a checkpoint, and is refused for yours if it did not."""
     job = run_job(server, data_root, "job-2", OTHER, **(MORE | {"resume_from": "job:job-9,job-1"}))
+    assert kept(server, "job-1").is_dir() and not list(kept(server, "job-2").rglob("*.safetensors"))
     assert "job job-1: its checkpoint is not" in job.panic
+
+
+def test_a_job_with_the_id_of_anothers_takes_no_folder(server, data_root):
+    """A lead may write any id into a job (a kit's guard refuses it earlier): the folder of that id is another's."""
+    before = bytes_of(kept(server, "job-1"))
+    with pytest.raises(UserError, match="is kept for another user"):
+        run_job(server, data_root, "job-1", OTHER)
+    assert bytes_of(kept(server, "job-1")) == before
 
 
 @pytest.mark.parametrize("content", [None, "", "[]", '{"name": ""}', '{"name": 3}'])
@@ -50,8 +60,8 @@ def test_without_an_owner_nobody_but_the_operator_decides(server, data_root, con
     owner = kept(server, "job-1") / "owner.json"
     owner.unlink() if content is None else owner.write_text(content)
     job = run_job(server, data_root, "job-2", LEAD, **MORE)
+    assert kept(server, "job-1").is_dir() and not list(kept(server, "job-2").rglob("*.safetensors"))
     assert "the server does not know whose checkpoint this is" in job.panic and "job-1/owner.json" in job.panic
-    assert kept(server, "job-1").is_dir()
     owner.write_text('{"name": "lead@a.org"}')
     assert run_job(server, data_root, "job-3", LEAD, **MORE).panic is None
 

@@ -18,7 +18,15 @@ def with_an_extra_entry(result) -> None:
     meta_of(result)["evaluation"]["extra"] = meta_of(result)["evaluation"]["dice"]
 
 
-@pytest.mark.parametrize("change", [with_gammas, with_an_extra_entry])
+def with_a_policy(result) -> None:
+    """Of the test images: there is no selector that a policy could use."""
+    found = meta_of(result)["evaluation"]
+    if "policy" in found:
+        dice = next(iter(found["dice"].values()))
+        found["policy"] = {"dice": dice, "selected": {"global": found["images"]}, "foreign": None}
+
+
+@pytest.mark.parametrize("change", [with_gammas, with_an_extra_entry, with_a_policy])
 @pytest.mark.parametrize("method", ["fedavg", "local"])
 def test_an_evaluation_of_another_shape_is_refused_by_name(tmp_path, data_root, method, change):
     settings = small_settings(rounds=1, method=method)

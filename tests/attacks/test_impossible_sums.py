@@ -10,7 +10,7 @@ from fedsm.data.synthetic import write_sites
 from fedsm.flare import exchange
 from fedsm.selectors.covariance_weights import covariance_weights
 from fedsm.selectors.descriptor import describe, image_range, image_scale
-from fedsm.selectors.gaussian import gaussian_classes, pack, scatter_of
+from fedsm.selectors.gaussian import gaussian_classes, pack, scatter_of, unpack
 from fedsm.selectors.possible_sums import sums_problem
 from fedsm.selectors.private_sums import PrivateSums, StatisticsPrivacy
 from fedsm.tracks import build_inference_selector, server_tracks
@@ -161,6 +161,18 @@ def test_private_sums_pass_whatever_the_noise(tmp_path, rows, epsilon):
         assert sums_problem(sent, image_range(3)) is None
         assert torch.linalg.eigvalsh(scatter_of(sent)).min() > -1e-9
         assert all(torch.equal(sent[key], value) for key, value in make(parts["train"], 3).items())
+
+
+@pytest.mark.parametrize("kind", ["1e12", "negative scatter", "a correlation of 2", "infinite when squared"])
+def test_without_a_public_range_impossible_sums_are_refused_too(sums, kind):
+    """Those of a network's activations."""
+    assert "impossible statistics" in sums_problem(impossible(sums[HOSTILE])[kind], None)
+
+
+def test_a_negative_sum_of_squares_is_impossible(sums):
+    own = sums[HOSTILE]
+    squares = unpack(own["outer"], len(own["sum"])).fill_diagonal_(-1.0)
+    assert "negative" in sums_problem(own | {"outer": pack(squares)}, None)
 
 
 def test_what_float32_leaves_of_honest_sums_passes(sums):

@@ -6,6 +6,7 @@ from nvflare.apis.client import Client
 from nvflare.apis.shareable import Shareable
 
 from fedsm.server.record import MOST_NOTES
+from tests.helpers.attack_jobs import run_evaluation
 from tests.helpers.federation import Federation, results_of
 from tests.helpers.hostile import HOSTILE, TRAIN
 from tests.helpers.small_jobs import SITES, small_settings
@@ -38,3 +39,19 @@ def test_a_flood_of_late_answers_is_counted_and_has_no_effect_on_a_terminal(tmp_
     assert newest.stat().st_size < 100_000
     told = [json.loads(line) for line in (federation.run_folder / "progress.jsonl").read_text().splitlines()]
     assert sum(event["event"] == "refused" for event in told) == MOST_NOTES
+
+
+def test_the_same_in_an_evaluation(tmp_path, data_root, caplog):
+    """A line of the log for each site, whatever it sends."""
+
+    def flood(site, task, shareable, work):
+        if site.name == HOSTILE:
+            for _ in range(FLOOD):
+                site.federation.controller.process_result_of_unknown_task(
+                    Client(HOSTILE, "token"), ESCAPE, "id", Shareable(), site.federation.server_context(site)
+                )
+        return work()
+
+    assert run_evaluation(tmp_path, data_root, flood).panic is None
+    (line,) = [record.getMessage() for record in caplog.records if "too late" in record.getMessage()]
+    assert line.isprintable()

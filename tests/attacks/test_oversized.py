@@ -14,6 +14,7 @@ import torch
 from nvflare.apis.dxo import DXO, DataKind
 from nvflare.apis.fl_constant import ServerCommandNames
 from nvflare.apis.shareable import Shareable
+from nvflare.app_common.decomposers import numpy_decomposers
 from nvflare.fuel.f3.cellnet import cell as flare_cell
 from nvflare.fuel.f3.cellnet.defs import Encoding, MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.cellnet.utils import make_reply
@@ -21,10 +22,12 @@ from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.streaming.blob_streamer import BlobHandler
 from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey
 from nvflare.fuel.utils import fobs
+from nvflare.fuel.utils.fobs import dots
 
 from fedsm.core import plain_values
 from fedsm.flare import exchange
 from fedsm.flare.compat import intake
+from fedsm.flare.compat.tensors import enable_tensors
 from fedsm.server.checks import most_bytes, most_message, templates_of
 from fedsm.tracks import server_tracks
 from tests.helpers.federation import Federation, in_round, results_of
@@ -49,6 +52,7 @@ JUNK = {
     "a million keys": dict.fromkeys(range(10**6)),
     "deep nesting": nested(5000),
     "an array": np.zeros(3),
+    "a number of NumPy": np.float32(4),
     "an object": SimpleNamespace(),
 }
 
@@ -138,6 +142,15 @@ def test_a_piece_that_was_refused_is_not_asked_for_again():
     assert codes == [ReturnCode.COMM_ERROR], "a timeout would be tried three times more"
 
 
+@pytest.mark.parametrize("dot", [dots.TENSOR_DOWNLOAD, dots.NUMPY_DOWNLOAD])
+def test_tensors_and_the_arrays_of_filters_are_pulled_within_the_limit(dot, monkeypatch):
+    """FLARE calls these handlers itself: both end in `pull`."""
+    numpy_decomposers.register()
+    enable_tensors()
+    monkeypatch.setattr(intake, "pull", lambda download, fobs_ctx, ref: "within the limit")
+    assert fobs.get_dot_handler(dot)._download_from_remote_cell({}, {}) == "within the limit"
+
+
 def test_an_answer_without_its_tensors_is_refused():
     shareable = exchange.pack({"global": {"w": intake.Unfetched("oversized: more than 10 bytes")}}, {"round": 1})
     with pytest.raises(exchange.BadShareable, match="oversized: more than 10 bytes"):
@@ -145,14 +158,15 @@ def test_an_answer_without_its_tensors_is_refused():
 
 
 def test_the_aggregator_expects_what_the_open_task_can_bring(tmp_path, data_root, monkeypatch):
-    expected = []
+    expected, limits = [], []
     monkeypatch.setattr(intake, "expect", expected.append)
+    monkeypatch.setattr(intake, "limit_messages", lambda cells, most: limits.append(most))
     settings = small_settings(rounds=1)
     Federation(tmp_path, data_root, settings, SITES).run()
     tracks = server_tracks(settings, SITES)
     tasks = [*exchange.TASKS, exchange.EVALUATE]  # of the validation images, then of the test images
     assert expected == [most_bytes(templates_of(task, tracks)) for task in tasks]
-    assert most_message(tracks) == plain_values.MOST_PLAIN_MESSAGE + max(expected)
+    assert limits == [most_message(tracks)] == [plain_values.MOST_PLAIN_MESSAGE + max(expected)]
 
 
 def test_messages_above_the_limit_are_refused_at_their_first_piece():

@@ -14,9 +14,11 @@ import pytest
 from app_fedsm.cli.main import main
 from app_fedsm.runs.run_folder import lock_folder, prepare_folder
 from fedsm.core.errors import UserError
+from fedsm.flare.evaluation import EvaluationController
 from fedsm.super_model.model import SuperModel
-from tests.helpers.attack_jobs import bytes_of
+from tests.helpers.attack_jobs import LEAD, bytes_of, run_job
 from tests.helpers.finished_run import finished_run
+from tests.helpers.small_jobs import write_site
 from tests.helpers.small_model import site_images, write_super_model
 
 DEEP = "[" * 100_000
@@ -137,6 +139,23 @@ def test_a_changed_super_model_is_one_error(tmp_path, change):
     with pytest.raises(UserError) as caught:
         SuperModel.load(folder, "cpu").predict_batch(images)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("change", [{"scores": [1]}, {"scores": {"foreign": {"site-1": "\x1b[2J"}}}, {"selector": []}])
+def test_onboard_with_a_changed_super_model(tmp_path, capsys, change):
+    """Nothing is written, either."""
+    folder, start = write_super_model(tmp_path), tmp_path / "start.safetensors"
+    write_site(tmp_path / "new", 3, 7)
+    shutil.rmtree(tmp_path / "new" / "masks")
+    changed_model(folder, lambda m: m.update(change))
+    one_line(capsys, ["onboard", folder, tmp_path / "new", "--start", start], "super model")
+    assert not start.exists()
+
+
+def test_an_evaluation_of_an_incomplete_super_model_says_so(tmp_path, data_root):
+    write_super_model(tmp_path / "server" / "job-1" / "app_server" / "config")
+    job = run_job(tmp_path, data_root, "job-1", LEAD, controller=EvaluationController())
+    assert job.panic.startswith("the super model's manifest is damaged") and "labels" in job.panic
 
 
 def test_a_deep_manifest(tmp_path):

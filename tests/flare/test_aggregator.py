@@ -99,8 +99,8 @@ def test_damaged_tensors_are_refused_and_change_nothing(aggregator, how, reason)
         ({"reports": "good"}, "malformed"),
         ({"reports": {"global": {"score": 0.5, "images": 4, "accuracies": 5}, "selector": 3}}, "malformed"),
         ({"losses": "low"}, "losses are malformed"),
-        ({"losses": {"global": "low"}}, "no finite number"),
-        ({"losses": {"global": float("nan")}}, "no finite number"),
+        ({"losses": {"global": "low"}}, "a loss is no number"),
+        ({"losses": {"global": float("nan")}}, "a loss is no number"),
         ({"losses": {"secret": 0.5}}, "losses are malformed"),
     ],
 )

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from fedsm.flare.evaluation import EvaluationController
 from fedsm.server.checkpoint import FOLDER
 from fedsm.server.checkpoint_dirs import RUNS
-from tests.helpers.federation import Federation
+from tests.helpers.federation import Fault, Federation
 from tests.helpers.small_jobs import SITES, small_settings
+from tests.helpers.small_model import write_super_model
 
 LEAD, OTHER, ADMIN = (
     {"submitter_name": name, "submitter_org": "org", "submitter_role": role}
@@ -20,6 +22,13 @@ def run_job(folder: Path, data_root: Path, job_id: str, submitter: dict | None, 
     """A job of one round on the server in `folder`, to its end."""
     settings = more.pop("settings", None) or small_settings(rounds=1)
     return Federation(folder, data_root, settings, SITES, job_id=job_id, submitter=submitter, **more).run()
+
+
+def run_evaluation(folder: Path, data_root: Path, fault: Fault) -> Federation:
+    """An evaluation of a super model with random weights, on all images of the sites."""
+    labels = {"labels": list(small_settings().task.labels)}
+    write_super_model(folder / "server" / "job-1" / "app_server" / "config", policy=labels)
+    return run_job(folder, data_root, "job-1", LEAD, controller=EvaluationController(part="all"), fault=fault)
 
 
 def kept(folder: Path, job_id: str) -> Path:
@@ -40,4 +49,4 @@ def forge(checkpoints: Path, **record) -> None:
     path.write_text(json.dumps(state))
 
 
-__all__ = ["ADMIN", "FOLDER", "LEAD", "OTHER", "bytes_of", "forge", "kept", "run_job"]
+__all__ = ["ADMIN", "FOLDER", "LEAD", "OTHER", "bytes_of", "forge", "kept", "run_evaluation", "run_job"]

@@ -131,11 +131,12 @@ def test_algorithm_2_is_one_setting():
             deltas=[(1.0, 1.0)] * 3 + [(0.0, 0.0)],
         ),
         answer(both=(1.0, 0.0), deltas=[(1.0, 1.0)] * 4),
+        answer(**dict.fromkeys(("plain", "shared", "flipped", "both"), (0.0, 1.0)), deltas=[(1.0, 1.0)] * 4),
     ],
 )
 def test_one_of_six_sites_cannot_choose(forged):
-    """Five honest sites gain 0.02 by the share and lose 0.01 by the smallest limit. The sixth chooses for
-    the images nearest to itself alone."""
+    """Five honest sites gain 0.02 by the share and lose 0.01 by the smallest limit and by the larger gamma. The sixth
+    chooses for the images nearest to itself alone, also where it claims to gain more than the five lose together."""
     honest = answer(shared=(0.72, 0.71), deltas=[(0.60, 0.71), (0.69, 0.72), (0.70, 0.72), (0.70, 0.72)])
     assert of_six(honest, honest) == Policy(0.0, (1.5,) * 6, (0.4,) * 6, False)
     found = of_six(honest, forged | {"images": 10**6})

@@ -17,6 +17,7 @@ MOST_DELTA = 1e6
 MOST_SHARES = 8  # of the global model, and of `personal_mix`
 MOST_SITES = 1000
 MOST_ROUND = 10**6
+MOST_LOSS = 1e9  # in size, as a site reports it: the ends of float64 overflow in the axes of a figure
 MOST_LABELS = 16  # a mask has a value for each combination of labels: 2^16
 MOST_CHANNELS = 64
 MOST_VALUES = 65536  # of masks, in one label

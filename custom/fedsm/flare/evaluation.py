@@ -15,6 +15,7 @@ from fedsm.core.errors import UserError
 from fedsm.core.files import write_json
 from fedsm.core.names import check_run_id
 from fedsm.core.natural_order import natural_key
+from fedsm.core.plain_json import reading
 from fedsm.core.plain_values import MOST_PLAIN_MESSAGE
 from fedsm.core.private_files import keep_private
 from fedsm.core.task_names import SCORE
@@ -86,7 +87,8 @@ class EvaluationController(Controller):
         self._model = load_super_model(self._model_folder)
         manifest, settings = self._model.manifest, self._model.settings
         sites = sorted((c.name for c in fl_ctx.get_engine().get_clients()), key=natural_key)
-        about = {key: manifest[key] for key in ("sites", "labels")}
+        with reading("the super model's manifest", "send a super model that is whole"):
+            about = {key: manifest[key] for key in ("sites", "labels")}
         about |= read_policy(manifest, "the super model's manifest").to_dict()
         meta = {
             "round": 0,

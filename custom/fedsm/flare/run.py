@@ -102,9 +102,9 @@ class Run:
         """Asks sites for their image counts and for what their tracks send once, before round 1."""
         results = self.run_task(TaskSpec("registration", exchange.REGISTER, self.last_round, sites, needed))
         self.unregistered = {site: f"not registered: {reason}" for site, reason in results.missing.items()}
-        for site, meta in results.accepted.items():
-            self.log_info(f"fedsm round={self.last_round} site={site} registered images={meta['images']}")
         registry = self.aggregator.registry
+        for site in results.accepted:
+            self.log_info(f"fedsm round={self.last_round} site={site} registered images={registry.images[site]}")
         self.record.images |= registry.images
         self.record.wire.setdefault("registration_up_bytes", {}).update(results.up)
         self.warn(registry.unusual_counts())

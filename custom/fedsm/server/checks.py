@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from fedsm.core.limits import is_fraction
+from fedsm.core.limits import MOST_LOSS, is_fraction
 from fedsm.core.plain_values import MOST_PLAIN_MESSAGE
 from fedsm.core.task_names import REGISTER, TASKS, TRAIN, VALIDATE
 from fedsm.core.tensors import Tensors
@@ -60,8 +60,8 @@ def losses_problem(losses: Any, playing: dict[str, ServerTrack]) -> str | None:
     """What is wrong with the losses of a round."""
     if not isinstance(losses, dict) or set(losses) - set(playing):
         return "losses are malformed"
-    if not all(isinstance(v, float) and math.isfinite(v) for v in losses.values()):
-        return "a loss is no finite number"
+    if not all(isinstance(v, float) and abs(v) <= MOST_LOSS for v in losses.values()):
+        return f"a loss is no number in [-{MOST_LOSS:g}, {MOST_LOSS:g}]"
     return None
 
 

@@ -70,7 +70,7 @@ def _common_problem(
         return f"{part} Dice is not in [0, 1]"
     if not selects:
         return None
-    if [row["gamma"] for row in found["gammas"]] != gammas_of(settings):
+    if not _are([row["gamma"] for row in found["gammas"]], gammas_of(settings)):
         return f"{part} evaluation has other gammas"
     choices = sites if selection_rule(settings) == THRESHOLD else [*sites, GLOBAL]
     counts = [(found["argmax"], choices)] + [(row["selected"], networks) for row in found["gammas"]]
@@ -83,12 +83,12 @@ def _grid_problem(found: dict, settings: JobSettings, selects: bool) -> str | No
     """What is tried on validation images."""
     has_threshold = selects and selection_rule(settings) == THRESHOLD
     shares = shares_of(settings) if has_threshold else [0.0]
-    tried = [(share, flip) for flip in flips_of(settings) for share in shares]
-    if [(row["share"], row["flip"]) for row in found["mixtures"]] != tried:
+    tried = [value for flip in flips_of(settings) for share in shares for value in (share, flip)]
+    if not _are([row[name] for row in found["mixtures"] for name in ("share", "flip")], tried):
         return "validation evaluation has other mixtures"
     length = len(settings.gammas) if has_threshold else 1
     deltas = deltas_of(settings) if has_threshold and knows_distance(settings) else []
-    if [row["delta"] for row in found["deltas"]] != ([*deltas, None] if deltas else []):
+    if not _are([row["delta"] for row in found["deltas"]], [*deltas, None] if deltas else []):
         return "validation evaluation has other deltas"
     lists = [(row["dice"], length) for row in found["mixtures"]] + [
         (row["dice"], len(shares)) for row in found["deltas"]
@@ -115,6 +115,12 @@ def _policy_problem(found: dict, settings: JobSettings, networks: list[str], sel
     if row["foreign"] is not None and not _is_count(row["foreign"], found["images"]):
         return "test counts of foreign images are malformed"
     return None
+
+
+def _are(values: list, expected: list) -> bool:
+    """Whether these are the expected values and of their types. They become the policy: False == 0.0, but no site takes
+    it for a gamma."""
+    return [(type(value), value) for value in values] == [(type(value), value) for value in expected]
 
 
 def _is_by_label(row: dict, settings: JobSettings) -> bool:

@@ -16,6 +16,8 @@ from fedsm.server.evaluation_check import is_census
 from fedsm.tracks import selection_rule
 
 _UNITS = ("px", "mm", "px or mm")
+_INTERVAL = {"mean", "low", "high", "error"}
+_MOST_DISTANCE = 1e6  # px or mm: means of larger ones overflow
 
 
 def report_problem(report: Any, manifest: dict, settings: JobSettings, site: str, part: str) -> str | None:
@@ -56,7 +58,9 @@ def _scores_problem(report: dict, manifest: dict, site: str) -> str | None:
         if set(by_metric) != set(METRICS) or any(set(by) != labels for by in by_metric.values()):
             return "scores are incomplete"
         for metric, by_label in by_metric.items():
-            most = math.inf if metric == HD95 else 1.0
+            most = _MOST_DISTANCE if metric == HD95 else 1.0
+            if any(set(value) != _INTERVAL for value in by_label.values()):
+                return "scores are incomplete"
             if not all(_is_interval(value, most) for value in by_label.values()):
                 return f"a value of {metric} is out of range"
     paired = report["paired"]
@@ -72,7 +76,7 @@ def _is_interval(value: dict, most: float, least: float = 0.0) -> bool:
     if bounds == [None] * 3:
         return True
     low, high, error = bounds
-    known = _is_number(low, most, least) and _is_number(high, most, least) and _is_number(error, math.inf)
+    known = _is_number(low, most, least) and _is_number(high, most, least) and _is_number(error, most)
     return known and low <= high
 
 
