@@ -76,14 +76,29 @@ def test_each_site_has_the_delta_that_its_own_images_bear():
 
 
 def test_each_site_has_the_share_that_is_best_for_its_own_images():
-    """Five sites gain 0.02 by the share, the sixth loses 0.05 by it, or gains less than a second network is worth. A
-    site without scores has none."""
-    usual = answer(shared=(0.72, 0.72))
-    for gain in (-0.05, 0.0009):
-        unlike = answer(plain=(0.70, 0.70), shared=(0.70 + gain, 0.70 + gain))
-        assert of_six(usual, unlike) == Policy(0.9, None, (0.4,) * 5 + (0.0,), False)
-    assert of_six(usual, answer(plain=(0.70, 0.70), shared=(0.7011, 0.7011))).share == (0.4,) * 6
+    """Five sites gain 0.02 by the share, the sixth loses 0.05 by it. A site without scores has none."""
+    usual, unlike = answer(shared=(0.72, 0.72)), answer(plain=(0.70, 0.70), shared=(0.65, 0.65))
+    assert of_six(usual, unlike) == Policy(0.9, None, (0.4,) * 5 + (0.0,), False)
     assert choose_policy({"b": usual}, settings(), ["a", "b"]).share == (0.0, 0.4)
+
+
+def test_a_small_site_leans_on_the_others():
+    """The others gain 0.03. A site that loses 0.06 on n images counts (n * -0.06 + 10 * 0.03) / (n + 10): 0.0086 with 4
+    images, -0.0086 with 6, where its own word wins. What one other site says is not the median."""
+    usual = answer(plain=(0.70, 0.70), shared=(0.73, 0.73))
+    for images, share in ((4, 0.4), (6, 0.0)):
+        small = answer(plain=(0.70, 0.70), shared=(0.64, 0.64)) | {"images": images}
+        assert of_six(usual, small).share == (0.4,) * 5 + (share,)
+        forged = answer(plain=(1.0, 1.0), shared=(0.0, 0.0)) | {"images": 10**6}
+        six = dict.fromkeys(SIX[:4], usual) | {"site-5": forged, "site-6": small}
+        assert choose_policy(six, settings(), SIX).share == (0.4,) * 4 + (0.0, share)
+
+
+def test_a_share_must_be_worth_a_second_network():
+    """All gain 0.001 (not worth it) or 0.0011."""
+    for gain, share in ((0.001, 0.0), (0.0011, (0.4,) * 6)):
+        one = answer(plain=(0.70, 0.70), shared=(0.70 + gain, 0.70 + gain))
+        assert of_six(one, one).share == share
 
 
 def test_the_score_of_a_policy_is_that_at_the_sites_own_share():
@@ -101,11 +116,11 @@ def test_mirror_images_may_not_cost_the_site_that_is_unlike_the_others():
 
 
 def test_a_false_veto_brings_about_no_mirror_images_and_no_more():
-    """The others keep their gamma, shares and deltas."""
+    """The others keep their gamma, shares and deltas. Whoever sees no difference between shares has the others'."""
     honest = answer(shared=(0.72, 0.71), both=(0.75, 0.74), deltas=[(0.60, 0.71), (0.69, 0.72)] + [(0.70, 0.72)] * 2)
     veto = answer(plain=(1.0, 1.0), shared=(1.0, 1.0), flipped=(0.0, 0.0), both=(0.0, 0.0))
     assert of_six(honest, honest) == Policy(0.0, (1.5,) * 6, (0.4,) * 6, True)
-    assert of_six(honest, veto) == Policy(0.0, (1.5,) * 5 + (None,), (0.4,) * 5 + (0.0,), False)
+    assert of_six(honest, veto) == Policy(0.0, (1.5,) * 5 + (None,), (0.4,) * 6, False)
 
 
 def test_without_a_selector_only_the_flip_is_chosen():

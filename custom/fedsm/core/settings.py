@@ -30,7 +30,7 @@ Selection = Literal["best", "algorithm2"]
 Loss = Literal["dice", "dice+ce"]
 SiteWeights = Literal["images", "equal"]
 GAMMAS = (0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.999, 1.0)
-SHARES = (0.0, 0.2, 0.4, 0.6)
+SHARES = (0.0, 0.2, 0.4, 0.6, 1.0)
 DELTAS = (0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0)
 Seconds = Annotated[int, Field(ge=1, le=MONTH)]
 Rate = Annotated[float, Field(gt=0, le=MOST_RATE)]
@@ -154,7 +154,7 @@ class JobSettings(Settings):
     shares: list[Annotated[float, Field(ge=0, le=1)]] = Field(
         default=list(SHARES), min_length=1, max_length=MOST_SHARES,
         description="Shares of the global model beside a personal one that are tried on the validation images. 0 is the"
-        " personal model alone.",
+        " personal model alone, 1 the global one.",
     )  # fmt: skip
     tta: Switch = Field(
         default=True,

@@ -2,10 +2,14 @@
 
 No test image and no image of another source has a part in it.
 
-1. share, for each site by its own scores, at each gamma and flip: the best, but none at all unless it gains more than
-   `WORTH`, because it costs a second run of a network. It holds for the images that the selector takes for this site's,
-   so a site decides for those alone. Sites differ: the global model helps most of them, and costs points at one whose
-   images are unlike the others'.
+1. share, for each site, at each gamma and flip: the best by
+
+       (n_k gain_k + LEAN median_{j != k} gain_j) / (n_k + LEAN),      gain: Dice above share 0
+
+   with n_k its validation images, but none at all unless this is more than `WORTH`, because a share costs a second run
+   of a network. Sites differ: the global model helps most of them, and costs points at one whose images are unlike the
+   others'. But the Dice of seven images is chance, so a small site leans on the others; on the median, which one of
+   them cannot choose. The share holds for the images that the selector takes for this site's.
 2. gamma and flip together, at these shares: the best. Each score of a site is taken against the site's own mean, then
    the trimmed mean over sites: one of four or more cannot decide, whatever it reports. Mirror images, which double the
    time, must gain more than `WORTH`. Among equal gammas the largest: it costs nothing on these images and sends more
@@ -20,11 +24,14 @@ others, and a trimmed mean does not see it. By a false veto a site can bring abo
 
 from __future__ import annotations
 
+from statistics import median
+
 from fedsm.core.settings import JobSettings
 from fedsm.core.shares import trimmed_mean
 from fedsm.selectors.policy import Policy, flips_of, shares_of
 
 WORTH = 0.001
+LEAN = 10  # images: as many of its own count as much as the others
 MOST_LOSS = 0.005  # half a point: who loses more would do better without the policy
 _DIGITS = 12  # equal scores are equal in any order of summation
 
@@ -46,7 +53,7 @@ def choose_policy(validations: dict[str, dict], settings: JobSettings, sites: li
     gamma, flip = _gamma_and_flip(grids, settings)
     if gamma is None:
         return Policy(flip=flip)
-    shares = {site: grid.share(gamma, flip) for site, grid in grids.items()}
+    shares = _own_shares(grids, gamma, flip)
     deltas = tuple(
         _smallest_delta(validations.get(site, {}).get("deltas", []), shares.get(site, 0.0), settings) for site in sites
     )
@@ -62,10 +69,12 @@ class _Grid:
     """A site's validation Dice at every gamma, share and flip.
 
     Attributes:
+        images: how many were scored.
         gammas: the thresholds; only None where the selector has none, or there is no selector.
     """
 
     def __init__(self, validation: dict, settings: JobSettings):
+        self.images: int = validation["images"]
         self.gammas: list[float | None] = [row["gamma"] for row in validation["gammas"]] or [None]
         self._shares = sorted({row["share"] for row in validation["mixtures"]})
         self._rows = {
@@ -74,31 +83,41 @@ class _Grid:
             for gamma, dice in zip(self.gammas, row["dice"], strict=True)
         }
 
-    def share(self, gamma: float | None, flip: bool) -> float:
-        """The site's own share at this gamma and flip: the best, the smallest of equals; 0 if none is worth it."""
-        best = max(self._shares, key=lambda share: (self._rows[share, flip, gamma], -share))
-        return (
-            best
-            if self._rows[best, flip, gamma] > self._rows[self._shares[0], flip, gamma] + WORTH
-            else self._shares[0]
-        )
+    def score(self, share: float, gamma: float | None, flip: bool) -> float:
+        """The Dice at this point."""
+        return self._rows[share, flip, gamma]
 
-    def score(self, gamma: float | None, flip: bool) -> float:
-        """The Dice at this share."""
-        return self._rows[self.share(gamma, flip), flip, gamma]
+    def gains(self, gamma: float | None, flip: bool) -> dict[float, float]:
+        """Each share's Dice above that of the smallest, which is 0 unless the settings leave it out."""
+        return {s: self.score(s, gamma, flip) - self.score(self._shares[0], gamma, flip) for s in self._shares}
+
+
+def _own_shares(grids: dict[str, _Grid], gamma: float | None, flip: bool) -> dict[str, float]:
+    """Each site's share at this gamma and flip, the smallest of equals."""
+    gains = {site: grid.gains(gamma, flip) for site, grid in grids.items()}
+    chosen = {}
+    for site, own in gains.items():
+        n, others = grids[site].images, [found for name, found in gains.items() if name != site] or [own]
+        usual = {share: median(found[share] for found in others) for share in own}
+        leaned = {share: round((n * own[share] + LEAN * usual[share]) / (n + LEAN), _DIGITS) for share in own}
+        best = max(leaned, key=lambda share: (leaned[share], -share))
+        chosen[site] = best if leaned[best] > WORTH else min(leaned)
+    return chosen
 
 
 def _gamma_and_flip(grids: dict[str, _Grid], settings: JobSettings) -> tuple[float | None, bool]:
     """The best of both, at each site's own share."""
     gammas = next(iter(grids.values())).gammas
     tried = [(gamma, flip) for flip in flips_of(settings) for gamma in gammas]
-    gains = dict(zip(tried, _gains([[grid.score(*one) for one in tried] for grid in grids.values()]), strict=True))
+    shares = {one: _own_shares(grids, *one) for one in tried}
+    scores = {site: {one: grid.score(shares[one][site], *one) for one in tried} for site, grid in grids.items()}
+    gains = dict(zip(tried, _gains([list(own.values()) for own in scores.values()]), strict=True))
     best = {
         flip: max((one for one in tried if one[1] == flip), key=lambda one: (gains[one], one[0] or 0.0))
         for flip in flips_of(settings)
     }
     plain, mirrored = best[False], best.get(True, best[False])
-    cost = max(grid.score(*plain) - grid.score(*mirrored) for grid in grids.values())
+    cost = max(own[plain] - own[mirrored] for own in scores.values())
     worth = gains[mirrored] > gains[plain] + WORTH and round(cost, _DIGITS) <= MOST_LOSS
     return mirrored if worth else plain
 
