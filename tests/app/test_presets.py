@@ -44,7 +44,8 @@ def test_best_sets_what_paper_sets():
     assert settings.preset == "best"
     for key in RECIPE - {"task.augment"}:
         assert getattr(settings, key) == best[key], key
-    assert not settings.task.augment.model_fields_set and settings.tracks["personal"]["norm"] == "own"
+    assert settings.task.augment.rotate == best["task.augment"]["rotate"]
+    assert settings.tracks["personal"]["norm"] == "own"
 
 
 def test_what_is_given_wins():
