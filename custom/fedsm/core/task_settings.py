@@ -111,6 +111,11 @@ class TaskSettings(Settings):
         default=SelectorNetSettings(), description="The network of a trained selector; see below."
     )
     background: MaskValues = Field(default=[0], description="Mask values that belong to no label.")
+    surface_tolerance: float = Field(
+        default=2.0, ge=0, le=1000,
+        description="Millimetres that a predicted surface may be off and still count as right in the normalized surface"
+        " Dice (NSD) of volumes.",
+    )  # fmt: skip
     lam: float = Field(
         default=0.7, ge=0, le=1,
         description="SoftPull's coefficient: the share of a site's own model in its next personal model. The paper uses"

@@ -133,16 +133,16 @@ def slice_count(path: Path) -> int:
         return 0
 
 
-def pixel_spacing(path: Path) -> tuple[float, float] | None:
-    """Millimetres from row to row and from column to column of a volume's slices, as `read` turns them.
+def voxel_spacing(path: Path) -> tuple[float, float, float] | None:
+    """Millimetres from slice to slice, from row to row and from column to column of a volume, as `read` turns it.
 
     None for a picture: its file has no spacing that could be trusted.
     """
     if suffix(path) not in VOLUMES:
         return None
     header = load_volume(path)
-    x, y, _ = voxel_sizes(header.affine @ inv_ornt_aff(io_orientation(header.affine), (*header.shape, 1, 1)[:3]))
-    return float(y), float(x)
+    x, y, z = voxel_sizes(header.affine @ inv_ornt_aff(io_orientation(header.affine), (*header.shape, 1, 1)[:3]))
+    return float(z), float(y), float(x)
 
 
 def grid_difference(image: Path, mask: Path) -> str | None:
