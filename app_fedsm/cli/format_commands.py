@@ -44,6 +44,21 @@ def _import_nnunet(args: argparse.Namespace) -> int:
     return 0
 
 
+def _import_bids(args: argparse.Namespace) -> int:
+    from fedsm.data.formats.bids import Wanted, read_bids
+
+    masks = [tuple(text.partition("-")[::2]) for text in args.mask]
+    if wrong := next((text for text in args.mask if "-" not in text), None):
+        raise UserError(f"--mask {wrong!r} is no entity", remedy="give it as in the files' names, such as label-gland")
+    sites, _ = _rules(args)
+    wanted = Wanted(tuple(args.image), args.derivative, tuple((key, value) for key, value in masks))
+    cases, task, without = read_bids(args.source, sites, wanted)
+    _write(args, cases, task, sites)
+    if without:
+        print(f"left out: {without} image{'s' * (without > 1)} without a mask")
+    return 0
+
+
 def _write(args: argparse.Namespace, cases: list[Case], task: TaskSettings, sites: Rule) -> None:
     from tqdm import tqdm
 
@@ -122,6 +137,26 @@ def add_parsers(data: argparse._SubParsersAction[Parser]) -> None:
         "--splits", type=Path, metavar="FILE", help="with --fold: the file of folds (default: SRC/splits_final.json)"
     )
     nnunet.set_defaults(do=_import_nnunet)
+
+    bids = imports.add_parser(
+        "bids", help="of BIDS with masks in derivatives",
+        epilog="example:\n  fedsm data import bids ds000123 data --site-by participants.tsv:site --image T2w\n",
+        description="From sub-*/[ses-*]/anat/*_T2w.nii.gz and derivatives/*/sub-*/..._mask.nii.gz or _dseg.nii.gz to"
+        " OUT/<site>/images and OUT/<site>/masks, by hard links, and the task that fits them. A subject is a patient.",
+    )  # fmt: skip
+    _add_places(bids, "the dataset's folder", "FILE.tsv:COLUMN, or a pattern with (?P<site>...), for subjects")
+    bids.add_argument(
+        "--image", nargs="+", default=[], metavar="SUFFIX",
+        help="which images, such as T2w; several are channels (default: the only kind that there is)",
+    )  # fmt: skip
+    bids.add_argument(
+        "--derivative", metavar="NAME", help="the folder in derivatives/ (default: the only one with masks)"
+    )
+    bids.add_argument(
+        "--mask", nargs="+", default=[], metavar="ENTITY",
+        help="which masks, by entities of their names, such as label-gland (default: each image has one)",
+    )  # fmt: skip
+    bids.set_defaults(do=_import_bids)
 
     exports = data.add_parser(
         "export", help="write sites in another layout",
