@@ -172,6 +172,7 @@ def test_volumes_are_scored_as_a_whole_at_home_and_in_a_federation(tmp_path, vol
     }  # fmt: skip
     text = (tmp_path / "home" / "evaluation.md").read_text()
     assert "volume NSD (1.5 mm)" in text and "volume HD95 [mm]" in text and "volumes (patients)" in text
+    assert text.count("all volumes") == 3, "a table for each metric"
     federation, sent = evaluate(tmp_path / "job", model.parent, data, ["site-1", "site-2"], part="all")
     assert federation.panic is None and sent["missing"] == {}
     for name, by_site in found["models"].items():

@@ -30,6 +30,12 @@ def table_title(evaluation: dict, metric: str) -> str:
     return f"volume {title}" + (f" ({evaluation['tolerance']:g} mm)" if metric == NSD else "")
 
 
+def table_head(evaluation: dict, corner: str) -> list[str]:
+    """The columns of a table of scores."""
+    pooled = f"all {evaluation['counted']}" if "counted" in evaluation else ALL_IMAGES
+    return [pooled if title == ALL_IMAGES else title for title in dice_head(corner, list(evaluation["images"]))]
+
+
 def score_tables(evaluation: dict, label: str = MEAN) -> list[str]:
     """The tables of all metrics, of images and of whole volumes."""
     tables = [score_table(evaluation, metric, label) for metric in METRICS]
@@ -50,7 +56,7 @@ def score_table(evaluation: dict, metric: str, label: str = MEAN) -> str:
     for key, title in ROWS.items():
         if key in evaluation["models"]:
             rows.append([title, *score_cells(evaluation, key, metric, label)])
-    return markdown_table(dice_head(table_title(evaluation, metric), list(evaluation["images"])), rows)
+    return markdown_table(table_head(evaluation, table_title(evaluation, metric)), rows)
 
 
 def images_row(evaluation: dict) -> list[str]:

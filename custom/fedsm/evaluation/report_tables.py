@@ -12,7 +12,7 @@ from fedsm.core.spread import spread_cells
 from fedsm.core.tables import html_table
 from fedsm.evaluation.figures import bytes_per_round
 from fedsm.evaluation.image_scores import SUPER
-from fedsm.evaluation.markdown import ROWS, images_row, score_cells, table_title
+from fedsm.evaluation.markdown import ROWS, images_row, score_cells, table_head, table_title
 from fedsm.evaluation.metrics import METRICS
 from fedsm.evaluation.runs import Run
 from fedsm.evaluation.site_report import MEAN, OWN
@@ -101,7 +101,7 @@ def interval_table(name: str, evaluation: dict, metrics: Sequence[str] = METRICS
                     rows.append([title, *score_cells(evaluation, key, metric, label)])
     boot = evaluation["bootstrap"]
     caption = f"{name}: {boot['level']:.0%} intervals, bootstrap by patient, {boot['draws']} draws"
-    return html_table(dice_head("", list(evaluation["images"])), rows, caption)
+    return html_table(table_head(evaluation, ""), rows, caption)
 
 
 def cost_table(runs: list[Run]) -> Markup:

@@ -89,6 +89,13 @@ def second_mask(root):
     volume(root / "derivatives/manual/sub-01/anat/sub-01_label-tumour_mask.nii.gz", 2)
 
 
+def unfetched(root):
+    """As DataLad leaves a file whose content is elsewhere."""
+    file = root / "derivatives/manual/sub-04/anat/sub-04_space-orig_label-gland_mask.nii.gz"
+    file.unlink()
+    file.symlink_to(root / ".git/annex/objects/mask.nii.gz")
+
+
 def second_derivative(root):
     volume(root / "derivatives/auto/sub-01/anat/sub-01_mask.nii.gz", 2)
 
@@ -103,6 +110,7 @@ def second_derivative(root):
         (lambda d: None, ["--image", "T2w", "--mask", "gland"], "--mask 'gland' is no entity"),
         (second_mask, ["--image", "T2w"], "has 2 masks"),
         (second_derivative, ["--image", "T2w"], "auto, manual in"),
+        (unfetched, ["--image", "T2w"], "not a regular file"),
         (lambda d: shutil.rmtree(d / "derivatives"), ["--image", "T2w"], "no *_mask or *_dseg volume"),
         (lambda d: volume(d / "derivatives/manual/sub-04/anat/sub-04_space-orig_label-gland_mask.nii.gz", 900),
          ["--image", "T2w"], "the site 'n/a'"),

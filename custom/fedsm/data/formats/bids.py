@@ -79,7 +79,8 @@ def _files(root: Path, source: Path) -> list[File]:
     """The volumes of all subjects below a folder."""
     found = []
     for path in sorted(root.glob("sub-*/**/*")):
-        if suffix(path) in VOLUMES and not path.name.startswith(".") and path.is_file():
+        is_file = path.is_file() or path.is_symlink()  # of DataLad, whose content may not have been fetched
+        if suffix(path) in VOLUMES and not path.name.startswith(".") and is_file:
             *parts, kind = stem(path).split("_")
             pairs = [part.partition("-") for part in parts]
             if all(dash and _WORD.fullmatch(key) for key, dash, _ in pairs) and _WORD.fullmatch(kind):
