@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from app_fedsm.cli import format_commands
 from app_fedsm.cli.output import Result, add_format
 from app_fedsm.cli.parser import complete_files
 from app_fedsm.config.names import task_help
@@ -146,3 +147,4 @@ def add_parsers(commands: argparse._SubParsersAction[Parser]) -> None:
     sheets.add_argument("--no-sheets", action="store_true", help="write no contact sheets")
     add_format(check)
     check.set_defaults(do=_data_check)
+    format_commands.add_parsers(data)

@@ -81,8 +81,12 @@ def score_sites(model: SuperModelFiles, cases: dict[str, SiteCases], desc: str) 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     models = Candidates(model.settings, model.manifest["sites"], model.networks, device)
     with tqdm(total=sum(map(len, cases.values())), desc=desc, unit="file", disable=None) as bar:
-        batch, policy = model.settings.batch_size, read_policy(model.manifest, "the super model's manifest")
-        return {site: score_images(models, files, policy, batch, device, bar.update) for site, files in cases.items()}
+        settings, policy = model.settings, read_policy(model.manifest, "the super model's manifest")
+        tolerance = settings.task.surface_tolerance
+        return {
+            site: score_images(models, files, policy, settings.batch_size, device, bar.update, tolerance=tolerance)
+            for site, files in cases.items()
+        }
 
 
 def _evaluate(args: argparse.Namespace) -> Result:
@@ -170,10 +174,9 @@ def _write(out: Path, manifest: dict, evaluation: dict) -> dict[str, Path]:
         evaluation_csv,
         evaluation_markdown,
         paired_table,
-        score_table,
+        score_tables,
         selector_text,
     )
-    from fedsm.evaluation.metrics import METRICS
     from fedsm.super_model.card import CARD, render_card
 
     files = {"json": out / FILE, "markdown": out / "evaluation.md", "csv": out / "evaluation.csv"}
@@ -183,7 +186,7 @@ def _write(out: Path, manifest: dict, evaluation: dict) -> dict[str, Path]:
         files["card"] = out / CARD
         write_text(files["card"], render_card(manifest, evaluation))
     write_json(files["json"], evaluation)
-    print("\n\n".join(score_table(evaluation, metric) for metric in METRICS))
+    print("\n\n".join(score_tables(evaluation)))
     if evaluation["paired"]:
         print(f"\n{paired_table(evaluation)}")
     if text := selector_text(evaluation):
@@ -205,8 +208,9 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
         "evaluate", help="score a super model on sites' images",
         epilog=_EXAMPLE,
         description="Dice, IoU and 95 % Hausdorff distance of the super model and of every model in it, for each site"
-        " and label, with bootstrap intervals; Dice at every gamma; confusion and calibration of the selector."
-        " Writes evaluation.json, .md and .csv, and for test images a model card with intervals.",
+        " and label, with bootstrap intervals; of volumes also as a whole, with the surface Dice. Dice at every gamma;"
+        " confusion and calibration of the selector. Writes evaluation.json, .md and .csv, and for test images a model"
+        " card with intervals.",
     )  # fmt: skip
     add = evaluate.add_argument
     add("run", type=Path, metavar="RUN", help=RUN_HELP)

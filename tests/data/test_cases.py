@@ -10,7 +10,7 @@ import torch
 from fedsm.core.errors import UserError
 from fedsm.data.cases import SiteCases, data_folders
 from fedsm.data.dataset import load_site
-from fedsm.data.readers import pixel_spacing
+from fedsm.data.readers import voxel_spacing
 from tests.helpers.small_jobs import small_settings
 
 
@@ -48,9 +48,9 @@ def test_millimetres_of_a_volume_however_it_is_stored(tmp_path):
     nibabel.save(nibabel.Nifti1Image(np.zeros((4, 5, 6)), np.diag([0.5, 2.0, 3.0, 1])), tmp_path / "a.nii")
     turned = np.array([[0, 0.5, 0, 0], [2.0, 0, 0, 0], [0, 0, 3.0, 0], [0, 0, 0, 1]])
     nibabel.save(nibabel.Nifti1Image(np.zeros((5, 4, 6)), turned), tmp_path / "b.nii.gz")
-    assert pixel_spacing(tmp_path / "a.nii") == pytest.approx((2.0, 0.5))
-    assert pixel_spacing(tmp_path / "b.nii.gz") == pytest.approx((2.0, 0.5))
-    assert pixel_spacing(tmp_path / "c.png") is None
+    assert voxel_spacing(tmp_path / "a.nii") == pytest.approx((3.0, 2.0, 0.5))
+    assert voxel_spacing(tmp_path / "b.nii.gz") == pytest.approx((3.0, 2.0, 0.5))
+    assert voxel_spacing(tmp_path / "c.png") is None
 
 
 def test_a_root_or_one_site(data_root, tmp_path):

@@ -64,7 +64,9 @@ MOVED[0, 3] = 2
 @pytest.mark.parametrize(
     ("part", "change", "kind", "words"),
     [
-        ("images", lambda a: np.stack([a, a], -1), "unreadable", "2D or 3D"),
+        ("images", lambda a: np.stack([a, a], -1), "channels", "(2)"),
+        ("images", lambda a: np.stack([a, a, a], -1), "channels", "(3)"),
+        ("masks", lambda a: np.stack([a, a], -1), "unreadable", "2D or 3D"),
         ("images", lambda a: np.where(a == a.max(), np.nan, a), "not finite", "v1"),
         ("images", lambda a: np.where(a == a.max(), np.inf, a), "not finite", "v1"),
         ("masks", lambda a: np.where(a == 1, np.nan, a).astype(np.float32), "not finite", "v1"),
@@ -74,7 +76,19 @@ MOVED[0, 3] = 2
         ("masks", lambda a: (a, np.diag([0.5, 0.6, 3, 1])), "grid", "0.5 x 0.6 x 3 mm"),
         ("masks", lambda a: (a, MOVED), "grid", "2 mm apart"),
     ],
-    ids=["4D", "NaN", "inf", "NaN mask", "complex", "constant", "slices", "spacing", "origin"],
+    ids=[
+        "2 channels",
+        "3 channels",
+        "4D mask",
+        "NaN",
+        "inf",
+        "NaN mask",
+        "complex",
+        "constant",
+        "slices",
+        "spacing",
+        "origin",
+    ],
 )
 def test_spoiled_volume_is_the_one_finding(volumes, part, change, kind, words):
     path = volumes / part / "v1.nii.gz"

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from fedsm.core.errors import UserError
-from fedsm.data.readers import read, stem, suffix
+from fedsm.data.readers import read, slice_count, stem, suffix
 
 
 def volume(tmp_path, codes: str, shape=(6, 5, 4)):
@@ -38,7 +38,21 @@ def test_two_dimensional_nifti(tmp_path, sign):
     assert read(path, "s").shape == (1, 3, 4, 1)
 
 
-@pytest.mark.parametrize("data", [np.zeros((3, 3, 3, 2), np.int16), np.zeros((3, 3, 3), np.complex64)])
+@pytest.mark.parametrize("codes", ["RAS", "LPS", "PIR"])
+def test_the_fourth_axis_is_that_of_the_channels(tmp_path, codes):
+    """Each channel is what the reader makes of its own volume, however the file is stored."""
+    one = nibabel.load(volume(tmp_path, codes))
+    voxels = np.asanyarray(one.dataobj)
+    nibabel.save(nibabel.Nifti1Image(np.stack([voxels, 2 * voxels, -voxels], -1), one.affine), tmp_path / "many.nii.gz")
+    alone = read(tmp_path / f"{codes}.nii.gz", "s")
+    many = read(tmp_path / "many.nii.gz", "s")
+    assert np.array_equal(many, np.concatenate([alone, 2 * alone, -alone], -1))
+    assert slice_count(tmp_path / "many.nii.gz") == len(alone)
+    with pytest.raises(UserError, match="not a 2D or 3D mask"):
+        read(tmp_path / "many.nii.gz", "s", mask=True)
+
+
+@pytest.mark.parametrize("data", [np.zeros((3, 3, 3, 2, 2), np.int16), np.zeros((3, 3, 3), np.complex64)])
 def test_what_is_no_image_is_refused(tmp_path, data):
     path = tmp_path / "odd.nii.gz"
     nibabel.save(nibabel.Nifti1Image(data, np.eye(4)), path)

@@ -153,6 +153,28 @@ def test_grey_where_colour_is_expected_and_the_reverse(tmp_path):
     assert load_site(colour, "colour", prostate)["train"].images.shape[1] == 1
 
 
+def test_channels_of_volumes_are_images_of_their_own(tmp_path):
+    """T2 of 0 to 100 and ADC of 0 to 3000, each between its own percentiles; neither is dropped as if it were alpha."""
+    rng = np.random.default_rng(0)
+    t2, adc = rng.integers(0, 100, (8, 8, 3), np.int16), rng.integers(0, 3000, (8, 8, 3), np.int16)
+    for part, voxels in (("images", np.stack([t2, adc], -1)), ("masks", (t2 > 50).astype(np.uint8))):
+        (tmp_path / part).mkdir()
+        nibabel.save(nibabel.Nifti1Image(voxels, np.eye(4)), tmp_path / part / "p1.nii.gz")
+    task = build_settings("prostate", "fedsm", size=32).task
+    (pair,) = list_pairs(tmp_path, "mr")
+    with pytest.raises(UserError, match="has 2 channels, but task 'prostate' needs 1"):
+        read_pair(pair, "mr", task)
+    image, _ = read_pair(pair, "mr", task.replace(channels=2))
+    assert image.shape == (3, 8, 8, 2)
+    apart, joint = (scale_intensity(image, how) for how in ("channel_percentiles", "percentiles"))
+    for channel in range(2):
+        assert np.array_equal(
+            apart[..., channel], scale_intensity(image[..., channel : channel + 1], "percentiles")[..., 0]
+        )
+        assert apart[..., channel].max() == 1
+    assert joint[..., 0].max() < 0.1, "of one scale, T2 is black"
+
+
 def test_split_sizes_and_patients():
     """20 patients: 10, 5, 5. Two images of a patient stay together, and the seed fixes the split."""
     patients = [f"p{i // 2:02d}" for i in range(40)]

@@ -1,22 +1,31 @@
 """A federated evaluation in one process: the real controller and executors, against `fedsm evaluate` at home."""
 
 import copy
+import csv
 import json
+import math
 import shutil
 
+import nibabel
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 pytest.importorskip("scipy", reason="MONAI's Hausdorff distance needs scipy: pip install 'fedsm[report]'")
 
 from app_fedsm.cli.main import main
+from fedsm.data.readers import read
+from fedsm.evaluation.volume_scores import volume_metrics
 from fedsm.flare import exchange
 from fedsm.flare.evaluation import FILE, MODEL, EvaluationController
 from fedsm.server.report_check import report_problem
 from fedsm.super_model.artefact import load_super_model
+from fedsm.super_model.model import SuperModel
 from tests.helpers.federation import Federation
 from tests.helpers.finished_run import finished_run
 from tests.helpers.small_jobs import SITES, write_site
+from tests.helpers.small_model import write_super_model
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +121,90 @@ def test_a_site_from_elsewhere(tmp_path, run):
     assert federation.panic is None, federation.panic
     assert found["images"] == {"elsewhere": 4} and found["reliability"] is None
     assert "personal_own" not in found["models"]
+
+
+@pytest.fixture(scope="module")
+def volumes(tmp_path_factory):
+    """A super model and two sites: one of volumes with slices 3 mm apart, stored turned, the other of pictures."""
+    root = tmp_path_factory.mktemp("volumes")
+    tolerance = ["task.surface_tolerance=1.5"]
+    model = write_super_model(root / "run", task="prostate", overrides=tolerance, policy={"labels": ["prostate"]})
+    rng = np.random.default_rng(0)
+    turned = np.array([[0, 0.7, 0, 0], [-0.6, 0, 0, 0], [0, 0, 3.0, 0], [0, 0, 0, 1]])
+    for i in range(4):
+        voxels = rng.integers(0, 200, (24, 20, 5), np.int16)
+        mask = np.zeros(voxels.shape, np.uint8)
+        mask[6:15, 5 : 12 + i, 1:4] = 1
+        save(root / "data" / "site-1", f"v{i}", nibabel.Nifti1Image(voxels, turned), nibabel.Nifti1Image(mask, turned))
+    for part in ("images", "masks"):
+        (root / "data" / "site-2" / part).mkdir(parents=True)
+        for i in range(4):
+            pixels = rng.integers(0, 2 if part == "masks" else 255, (30, 30), np.uint8)
+            Image.fromarray(pixels).save(root / "data" / "site-2" / part / f"p{i}.png")
+    return model, root / "data"
+
+
+def save(site, stem, image, mask):
+    for part, volume in (("images", image), ("masks", mask)):
+        (site / part).mkdir(parents=True, exist_ok=True)
+        nibabel.save(volume, site / part / f"{stem}.nii.gz")
+
+
+def test_volumes_are_scored_as_a_whole_at_home_and_in_a_federation(tmp_path, volumes):
+    """On the file's grid, with the mask that `predict` gives; pictures are no volumes. A site sends the same means."""
+    model, data = volumes
+    assert main(["evaluate", str(model), str(data), "--part", "all", "-o", str(tmp_path / "home")]) == 0
+    found = json.loads((tmp_path / "home" / FILE).read_text())["volumes"]
+    assert found["volumes"] == found["patients"] == {"site-1": 4} and found["tolerance"] == 1.5
+    loaded, every = SuperModel.load(model), []
+    for image in sorted((data / "site-1" / "images").iterdir()):
+        truth = read(data / "site-1" / "masks" / image.name, mask=True)[..., 0] == 1
+        mask = loaded.predict(image).mask == 1
+        every.append(volume_metrics(mask[:, None], truth[:, None], (3.0, 0.6, 0.7), 1.5))
+    for metric in ("dice", "nsd", "hd95"):
+        mean = sum(one[metric].item() for one in every) / 4
+        scored = found["models"]["super_model"]["site-1"][metric]["prostate"]
+        assert scored["mean"] == pytest.approx(mean) and scored["low"] <= mean <= scored["high"]
+        assert found["averages"]["super_model"][metric]["mean"]["client_avg"]["mean"] == pytest.approx(mean)
+    rows = [row for row in csv.DictReader((tmp_path / "home" / "evaluation.csv").open()) if "volume" in row["metric"]]
+    assert {(r["metric"], r["site"], r["images"], r["unit"]) for r in rows} == {
+        ("volume_dice", "site-1", "4", ""), ("volume_nsd", "site-1", "4", ""), ("volume_hd95", "site-1", "4", "mm"),
+    }  # fmt: skip
+    text = (tmp_path / "home" / "evaluation.md").read_text()
+    assert "volume NSD (1.5 mm)" in text and "volume HD95 [mm]" in text and "volumes (patients)" in text
+    assert text.count("all volumes") == 3, "a table for each metric"
+    federation, sent = evaluate(tmp_path / "job", model.parent, data, ["site-1", "site-2"], part="all")
+    assert federation.panic is None and sent["missing"] == {}
+    for name, by_site in found["models"].items():
+        for metric, labels in by_site["site-1"].items():
+            value = sent["volumes"]["models"][name]["site-1"][metric]["mean"]
+            assert value["mean"] == pytest.approx(labels["mean"]["mean"])
+    assert sent["volumes"]["volumes"] == {"site-1": 4}
+
+
+def test_a_site_s_scores_of_volumes_are_checked(tmp_path, volumes):
+    model, data = volumes
+    files, seen = load_super_model(model), []
+    evaluate(
+        tmp_path, model.parent, data, ["site-1"], part="all",
+        fault=lambda site, name, shareable, work: seen.append(work()) or seen[-1],
+    )  # fmt: skip
+    report = exchange.unpack(seen[0])[0]["report"]
+    assert report_problem(report, files.manifest, files.settings, "site-1", "all") is None
+    wrong = [
+        (lambda v: v.update(volumes=10**6), "counts of volumes"),
+        (lambda v: v.update(patients=5), "counts of volumes"),
+        (lambda v: v.update(tolerance=50.0), "another tolerance"),
+        (lambda v: v["models"].pop("global"), "scores of models are missing"),
+        (lambda v: v["models"]["global"].pop("nsd"), "scores are incomplete"),
+        (lambda v: v["models"]["global"]["nsd"]["mean"].update(mean=1.5), "value of nsd is out of range"),
+        (lambda v: v["models"]["global"]["hd95"]["mean"].update(mean=math.nan), "value of hd95 is out of range"),
+    ]
+    for spoil, words in wrong:
+        bad = copy.deepcopy(report)
+        spoil(bad["volumes"])
+        assert words in report_problem(bad, files.manifest, files.settings, "site-1", "all")
+    assert report_problem(report | {"volumes": 3}, files.manifest, files.settings, "site-1", "all")
 
 
 def test_files_that_changed_since_training(tmp_path, run, data_root):

@@ -79,7 +79,7 @@ BAD = {
     "truncated mask": (lambda f: put(f / "masks/case_01.png", NOISE[..., 0].astype(np.uint8)) and
                        cut(f / "masks/case_01.png"), "cannot be read"),
     "NIfTI with NaN": (lambda f: volume(f, np.where(NOISE > 250, np.nan, NOISE)), "NaN"),
-    "4D NIfTI": (lambda f: volume(f, np.stack([NOISE] * 2, -1)), "cannot be read"),
+    "4D NIfTI": (lambda f: volume(f, np.stack([NOISE] * 2, -1)), "channels"),
     "mask of another size": (lambda f: put(f / "masks/case_01.png", np.ones((20, 40), np.uint8)), "differ in size"),
     "symlink loop": (lambda f: loop(f / "images/case_01.png"), "leads to itself"),
     "image of 0 bytes": (lambda f: empty(f / "images/case_01.png"), "0 bytes"),

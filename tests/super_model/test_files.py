@@ -104,6 +104,10 @@ def test_volume_masks_lie_on_their_image(tmp_path, codes):
     image = ras.as_reoriented(nibabel.orientations.ornt_transform(nibabel.io_orientation(ras.affine), target))
     image.header["descrip"] = b"scanner 7"
     nibabel.save(image, tmp_path / "a.nii.gz")
+    channels = nibabel.Nifti1Image(np.stack([np.asarray(image.dataobj)] * 2, -1), image.affine, image.header)
+    nibabel.save(channels, tmp_path / "c.nii.gz")
+    write_mask(tmp_path / "mc.nii.gz", read(tmp_path / "c.nii.gz")[..., 1], tmp_path / "c.nii.gz")
+    assert np.array_equal(np.asarray(nibabel.load(tmp_path / "mc.nii.gz").dataobj), np.asarray(image.dataobj))
     write_mask(tmp_path / "m.nii.gz", read(tmp_path / "a.nii.gz")[..., 0], tmp_path / "a.nii.gz")
     mask = nibabel.load(tmp_path / "m.nii.gz")
     assert np.array_equal(np.asarray(mask.dataobj), np.asarray(image.dataobj)) and mask.get_data_dtype() == np.uint8

@@ -60,7 +60,9 @@ class SiteScorer:
                 raise Aborted
 
         candidates = Candidates(settings, self._sites, payload, site.device)
-        scores = score_images(candidates, cases, policy, settings.batch_size, site.device, look)
-        drawn = draw(model, self._name, scores, meta["seed"])
-        report = report_of(model, self._name, scores, drawn, private=True)
+        scores = score_images(
+            candidates, cases, policy, settings.batch_size, site.device, look, tolerance=settings.task.surface_tolerance
+        )
+        drawn, volumes = (draw(model, self._name, s, meta["seed"]) for s in (scores, scores.volumes))
+        report = report_of(model, self._name, scores, drawn, private=True, volumes=volumes)
         return Answer({}, {"round": meta["round"], "report": report}, [])

@@ -94,23 +94,33 @@ class TaskSettings(Settings):
     """What is segmented, and with which networks."""
 
     name: PlainName = Field(description="Name of the task. It becomes part of the job's name.")
-    channels: int = Field(ge=1, le=MOST_CHANNELS, description="Image channels: 3 for colour, 1 for grey.")
+    channels: int = Field(
+        ge=1,
+        le=MOST_CHANNELS,
+        description="Image channels: 3 for colour, 1 for grey; of volumes those of the 4th axis.",
+    )
     labels: dict[str, MaskValues] = Field(
         min_length=1, max_length=MOST_LABELS,
         json_schema_extra={EXPECTED: f"1 to {MOST_LABELS} labels, each with a list of its mask values"},
         description="Name of each label and the mask values that belong to it. Labels may overlap: a disc is rim and"
         " cup.",
     )  # fmt: skip
-    intensity: Literal["unit", "percentiles"] = Field(
+    intensity: Literal["unit", "percentiles", "channel_percentiles"] = Field(
         default="unit",
         description="How pixels become numbers from 0 to 1. `unit`: divided by the largest value of the file's format,"
-        " for pictures. `percentiles`: 1 % to 99 % of the image or volume, for MR, whose values have no fixed range.",
+        " for pictures. `percentiles`: 1 % to 99 % of the image or volume, for MR, whose values have no fixed range."
+        " `channel_percentiles`: the same of each channel on its own, where they are not of one scale (T2 and ADC).",
     )
     unet: UNetSettings = Field(default=UNetSettings(), description="The U-Net; see below.")
     selector_net: SelectorNetSettings = Field(
         default=SelectorNetSettings(), description="The network of a trained selector; see below."
     )
     background: MaskValues = Field(default=[0], description="Mask values that belong to no label.")
+    surface_tolerance: float = Field(
+        default=2.0, ge=0, le=1000,
+        description="Millimetres that a predicted surface may be off and still count as right in the normalized surface"
+        " Dice (NSD) of volumes.",
+    )  # fmt: skip
     lam: float = Field(
         default=0.7, ge=0, le=1,
         description="SoftPull's coefficient: the share of a site's own model in its next personal model. The paper uses"

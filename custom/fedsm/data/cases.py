@@ -6,18 +6,32 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from fedsm.core.errors import UserError
 from fedsm.core.settings import JobSettings
-from fedsm.data.dataset import Part, load_pair
+from fedsm.data.dataset import Part, pair_tensors
 from fedsm.data.patients import patients_of
-from fedsm.data.readers import pixel_spacing, read, slice_count, stem
-from fedsm.data.site_folder import Pair, list_pairs, site_folders
+from fedsm.data.readers import slice_count, stem, voxel_spacing
+from fedsm.data.site_folder import Pair, list_pairs, read_pair, site_folders
 from fedsm.data.site_rules import RESEARCH, SiteRules
 from fedsm.data.split import PARTS, split_site
 
 ALL = "all"
+
+
+@dataclass(frozen=True)
+class Volume:
+    """A volume's truth on the file's own grid.
+
+    Attributes:
+        truth: (S, L, H, W) bool.
+        spacing: millimetres from slice to slice, row to row, column to column.
+    """
+
+    truth: np.ndarray
+    spacing: tuple[float, float, float]
 
 
 @dataclass
@@ -33,6 +47,7 @@ class Case:
         spacing: from row to row and from column to column of the resized slice: millimetres for a volume, pixels of
             the file for a picture.
         unit: `mm` or `px`.
+        volume: the truth in the file's own size; None for a picture, or where it is not known.
     """
 
     stem: str
@@ -42,6 +57,7 @@ class Case:
     labels: torch.Tensor
     spacing: tuple[float, float]
     unit: str
+    volume: Volume | None = None
 
 
 class SiteCases:
@@ -79,12 +95,17 @@ class SiteCases:
 
     def __iter__(self) -> Iterator[Case]:
         for pair, patient in self._files:
-            images, labels = load_pair(pair, self.site, self._settings)
-            height, width = read(pair.mask, self.site, mask=True).shape[1:3]
-            size, voxel = self._settings.size, pixel_spacing(pair.image)
-            row, column = voxel or (1.0, 1.0)
+            task, size = self._settings.task, self._settings.size
+            image, mask = read_pair(pair, self.site, task)
+            images, labels = pair_tensors(image, mask, pair, self.site, self._settings)
+            height, width = mask.shape[1:]
+            voxel, volume = voxel_spacing(pair.image), None
+            if voxel:
+                truth = np.stack([np.isin(mask, values) for values in task.labels.values()], axis=1)
+                volume = Volume(truth, voxel)
+            _, row, column = voxel or (1.0, 1.0, 1.0)
             spacing = (row * height / size, column * width / size)
-            yield Case(pair.stem, patient, self.part, images, labels, spacing, "mm" if voxel else "px")
+            yield Case(pair.stem, patient, self.part, images, labels, spacing, "mm" if voxel else "px", volume)
 
 
 def part_cases(part: Part, name: str) -> Iterator[Case]:

@@ -101,6 +101,8 @@ def _draw_tile(pair: Pair, site: str, task: TaskSettings) -> tuple[Image.Image, 
     covered = (~np.isin(mask, task.background)).sum(axis=(1, 2))
     best = int(covered.argmax()) if covered.any() else len(mask) // 2
     caption = printable(pair.stem) + (f"  ·  slice {best + 1} of {len(mask)}" if len(mask) > 1 else "")
+    if image.shape[-1] != 3:
+        image = image[..., :1]
     # One scale for the whole volume, as in training.
     pixels = (scale_intensity(image, "percentiles")[best] * 255).round().astype(np.uint8)
     picture = Image.fromarray(pixels if pixels.shape[-1] == 3 else pixels[..., 0]).convert("RGB")

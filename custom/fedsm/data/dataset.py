@@ -233,7 +233,18 @@ def load_pair(pair: Pair, site: str, settings: JobSettings) -> tuple[torch.Tenso
     Raises:
         UserError: naming the site and the file.
     """
+    return pair_tensors(*read_pair(pair, site, settings.task), pair, site, settings)
+
+
+def pair_tensors(
+    image: np.ndarray, mask: np.ndarray, pair: Pair, site: str, settings: JobSettings
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same of a pair that was read.
+
+    Raises:
+        UserError: its intensities do not fit the task.
+    """
     try:
-        return to_tensors(*read_pair(pair, site, settings.task), settings.task, settings.size)
+        return to_tensors(image, mask, settings.task, settings.size)
     except IntensityError as e:
         raise UserError(e.message, site=site, file=pair.image, remedy=e.remedy) from e

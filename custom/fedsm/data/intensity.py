@@ -12,12 +12,11 @@ class IntensityError(UserError):
 
 
 def scale_intensity(image: np.ndarray, how: str) -> np.ndarray:
-    """Pixels to float32 in 0..1; see `TaskSettings.intensity`."""
+    """Pixels (..., channels) to float32 in 0..1; see `TaskSettings.intensity`."""
+    if how == "channel_percentiles":
+        return np.concatenate([_between_percentiles(channel) for channel in np.split(image, image.shape[-1], -1)], -1)
     if how == "percentiles":
-        low, high = np.percentile(image, (1, 99))
-        return np.clip((image.astype(np.float32) - low) / max(float(high - low), 1e-6), 0, 1).astype(
-            np.float32, copy=False
-        )
+        return _between_percentiles(image)
     # pillow opens some 16-bit pictures as 32-bit integers. Other types have no natural maximum: it follows from the
     # values, 1 for fractions, 255 for what fits into a byte.
     smallest, largest = float(image.min()), float(image.max())
@@ -33,3 +32,8 @@ def scale_intensity(image: np.ndarray, how: str) -> np.ndarray:
             remedy="use `intensity: percentiles`",
         )
     return (image / np.float32(top)).astype(np.float32, copy=False)
+
+
+def _between_percentiles(image: np.ndarray) -> np.ndarray:
+    low, high = np.percentile(image, (1, 99))
+    return np.clip((image.astype(np.float32) - low) / max(float(high - low), 1e-6), 0, 1).astype(np.float32, copy=False)

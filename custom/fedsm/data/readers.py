@@ -46,8 +46,8 @@ def file_kind(paths: Iterable[Path]) -> str:
 def read(path: Path, site: str | None = None, mask: bool = False) -> np.ndarray:
     """Reads a file as (slices, H, W, channels), with the file's own numbers.
 
-    A picture is one slice. A NIfTI volume is turned to the nearest RAS orientation and cut along its last
-    axis; a 2D NIfTI is one slice.
+    A picture is one slice. A NIfTI volume is turned to the nearest RAS orientation and cut along its third
+    axis; a 2D NIfTI is one slice. A fourth axis is that of the channels.
 
     A picture with a palette of greys is read as these greys, as image and as mask (programs that write GIF renumber
     palettes, but keep the greys). With a palette of colours, an image is RGB, and a mask is the palette's indices:
@@ -64,7 +64,7 @@ def read(path: Path, site: str | None = None, mask: bool = False) -> np.ndarray:
     try:
         if not path.is_file():  # reading a pipe would wait for ever
             raise ValueError("not a regular file")
-        array = _read_volume(path) if suffix(path) in VOLUMES else _read_picture(path, mask)
+        array = _read_volume(path, mask) if suffix(path) in VOLUMES else _read_picture(path, mask)
     except UserError:
         raise
     except Exception as e:  # every decoder has its own exceptions; to a person they all mean the same
@@ -105,20 +105,22 @@ def has_colours(picture: Image.Image) -> bool:
     return bool((palette != palette[:, :1]).any())
 
 
-def _read_volume(path: Path) -> np.ndarray:
+def _read_volume(path: Path, mask: bool) -> np.ndarray:
     volume = load_volume(path)
     array = np.asanyarray(volume.dataobj)
     while array.ndim > 3 and array.shape[-1] == 1:
         array = array[..., 0]
     if array.ndim == 2:
         array = array[..., None]
-    if array.ndim != 3:
-        raise ValueError(f"shape {array.shape} is not a 2D or 3D image")
+    if array.ndim == 3:
+        array = array[..., None]
+    if array.ndim != 4 or (mask and array.shape[-1] > 1):
+        raise ValueError(f"shape {array.shape} is not a 2D or 3D {'mask' if mask else 'image, nor one with channels'}")
     if array.dtype.kind not in "buif":
         raise ValueError(f"voxels of type {array.dtype} are neither numbers nor labels")
     array = nibabel.apply_orientation(array, nibabel.io_orientation(volume.affine))
     # (x, y, z) to slices of rows: first row at the front of the patient, as radiologists look at it.
-    return np.ascontiguousarray(array.transpose(2, 1, 0)[:, ::-1])[..., None]
+    return np.ascontiguousarray(array.transpose(2, 1, 0, 3)[:, ::-1])
 
 
 def slice_count(path: Path) -> int:
@@ -133,16 +135,16 @@ def slice_count(path: Path) -> int:
         return 0
 
 
-def pixel_spacing(path: Path) -> tuple[float, float] | None:
-    """Millimetres from row to row and from column to column of a volume's slices, as `read` turns them.
+def voxel_spacing(path: Path) -> tuple[float, float, float] | None:
+    """Millimetres from slice to slice, from row to row and from column to column of a volume, as `read` turns it.
 
     None for a picture: its file has no spacing that could be trusted.
     """
     if suffix(path) not in VOLUMES:
         return None
     header = load_volume(path)
-    x, y, _ = voxel_sizes(header.affine @ inv_ornt_aff(io_orientation(header.affine), (*header.shape, 1, 1)[:3]))
-    return float(y), float(x)
+    x, y, z = voxel_sizes(header.affine @ inv_ornt_aff(io_orientation(header.affine), (*header.shape, 1, 1)[:3]))
+    return float(z), float(y), float(x)
 
 
 def grid_difference(image: Path, mask: Path) -> str | None:

@@ -210,19 +210,22 @@ def size_text(array: np.ndarray) -> str:
 
 
 def match_channels(image: np.ndarray, task: TaskSettings, path: Path | str, site: str | None) -> np.ndarray:
-    """Drops alpha, repeats grey, turns colour into grey: (..., task.channels).
+    """Drops a picture's alpha, repeats grey, turns a picture's colour into grey: (..., task.channels).
+
+    The channels of a volume are images of their own (T2, ADC): none is dropped, and they are no colours.
 
     Raises:
         UserError: another number of channels.
     """
-    if image.shape[-1] in (2, 4):  # alpha
+    is_picture, want = suffix(Path(path)) not in VOLUMES, task.channels
+    if image.shape[-1] in (2, 4) and image.shape[-1] != want and is_picture:  # alpha
         image = image[..., :-1]
-    have, want = image.shape[-1], task.channels
+    have = image.shape[-1]
     if have == want:
         return image
     if have == 1:
         return np.repeat(image, want, axis=-1)
-    if have == 3 and want == 1:
+    if have == 3 and want == 1 and is_picture:
         if (image == image[..., :1]).all():
             return image[..., :1]
         # ITU-R 601 luma: what every picture tool calls "convert to grey".

@@ -78,7 +78,7 @@ def split_site(
     """
     own = folder / FILE_NAME
     if own.is_file():
-        return _indices(_read(own, site), stems, patients, own, site)
+        return check_parts(_read(own, site), stems, patients, own, site)
     if state is None:
         return split_by_patient(patients, seed, site)
     kept = state / f"seed_{seed}" / FILE_NAME
@@ -96,7 +96,7 @@ def split_site(
     if write:
         write_json(kept, parts, shared=True)
     present = set(stems)
-    return _indices({p: [s for s in parts[p] if s in present] for p in PARTS}, stems, patients, kept, site)
+    return check_parts({p: [s for s in parts[p] if s in present] for p in PARTS}, stems, patients, kept, site)
 
 
 def _read(path: Path, site: str) -> dict[str, list[str]]:
@@ -112,7 +112,7 @@ def _read(path: Path, site: str) -> dict[str, list[str]]:
         ) from e
 
 
-def _indices(parts: dict, stems: list[str], patients: list[str], path: Path, site: str) -> dict[str, list[int]]:
+def check_parts(parts: dict, stems: list[str], patients: list[str], path: Path, site: str) -> dict[str, list[int]]:
     """Stems to indices, checked: every file in one part, no patient in two, no part empty."""
     part_of: dict[str, str] = {}
     for part in PARTS:

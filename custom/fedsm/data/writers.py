@@ -47,7 +47,8 @@ def _write_volume(path: Path, mask: np.ndarray, image: Path) -> None:
     volume = load_volume(image)
     ras = mask[:, ::-1].transpose(2, 1, 0)  # undoes what the reader does last
     back = ornt_transform(axcodes2ornt("RAS"), io_orientation(volume.affine))
-    array = np.ascontiguousarray(apply_orientation(ras, back)).reshape(volume.shape)
+    array = np.ascontiguousarray(apply_orientation(ras, back))
+    array = array.reshape(volume.shape if volume.shape[3:] in ((), (1,)) else volume.shape[:3])
     header = volume.header.copy()
     header.set_data_dtype(array.dtype)
     if "cal_max" in header:

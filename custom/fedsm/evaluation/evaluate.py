@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fedsm.evaluation.bootstrap import DRAWS, LEVEL, client_average, from_errors, pooled
 from fedsm.evaluation.calibration import join_reliability
 from fedsm.evaluation.image_scores import ImageScores
-from fedsm.evaluation.metrics import HD95, METRICS
+from fedsm.evaluation.metrics import HD95, METRICS, VOLUME_METRICS
 from fedsm.evaluation.row_scores import paired_rows, row_scores
 from fedsm.evaluation.site_report import MEAN, Draws, draw, models_of, pairs_of, report_of
 
@@ -25,8 +27,11 @@ def summarize_images(manifest: dict, scores: dict[str, ImageScores], part: str, 
         plain values; see `docs/how-to/evaluate.md`.
     """
     drawn = {site: draw(manifest, site, s, seed) for site, s in scores.items()}
-    reports = {site: report_of(manifest, site, s, drawn[site]) for site, s in scores.items()}
-    evaluation = join(manifest, reports, part, seed) | {"averages": _drawn_averages(manifest, drawn)}
+    volumes = {site: draw(manifest, site, s.volumes, seed) for site, s in scores.items()}
+    reports = {site: report_of(manifest, site, s, drawn[site], volumes=volumes[site]) for site, s in scores.items()}
+    evaluation = join(manifest, reports, part, seed) | {"averages": _drawn_averages(manifest, drawn, METRICS)}
+    if evaluation["volumes"]:
+        evaluation["volumes"]["averages"] = _drawn_averages(manifest, volumes, VOLUME_METRICS)
     evaluation["paired"] = paired_rows(row_scores(scores), seed)
     evaluation["bootstrap"]["averages"] = "draws"
     return evaluation
@@ -35,10 +40,8 @@ def summarize_images(manifest: dict, scores: dict[str, ImageScores], part: str, 
 def join(manifest: dict, reports: dict[str, dict], part: str, seed: int) -> dict:
     """The content of evaluation.json, from the sites' reports; intervals of averages come from standard errors."""
     selecting = {site: r for site, r in reports.items() if r["confusion"] is not None}
-    models = {}
-    for model in models_of(manifest["sites"]):
-        if by_site := {site: r["models"][model] for site, r in reports.items() if model in r["models"]}:
-            models[model] = by_site
+    models = _by_model(manifest, reports)
+    images = {site: r["images"] for site, r in reports.items()}
     return {
         "super_model": {key: manifest.get(key) for key in ("task", "method", "selector", "gamma", "sites", "run_id")},
         "part": part,
@@ -46,16 +49,41 @@ def join(manifest: dict, reports: dict[str, dict], part: str, seed: int) -> dict
         **{key: {site: r[key] for site, r in reports.items()} for key in ("images", "patients", "unit")},
         "bootstrap": {"draws": DRAWS, "level": LEVEL, "by": "patient", "seed": seed, "averages": "errors"},
         "models": models,
-        "averages": {model: _averages(manifest, reports, by_site) for model, by_site in models.items()},
+        "averages": _averages(manifest, models, images, METRICS),
         "paired": [_paired(reports, pair) for pair in pairs_of(models)],
         "gammas": _sweep(selecting),
         "selected": {site: r["selected"] for site, r in selecting.items() if r["selected"] is not None},
         "confusion": {site: r["confusion"] for site, r in selecting.items()},
         "reliability": join_reliability([r["reliability"] for r in reports.values() if r["reliability"]]),
+        "volumes": _join_volumes(manifest, {site: r["volumes"] for site, r in reports.items() if r["volumes"]}),
     }
 
 
-def _drawn_averages(manifest: dict, drawn: dict[str, Draws]) -> dict:
+def _join_volumes(manifest: dict, reports: dict[str, dict]) -> dict | None:
+    """The scores of whole volumes of the sites that have some; None: no site has."""
+    if not reports:
+        return None
+    models = _by_model(manifest, reports)
+    volumes, patients = ({site: r[key] for site, r in reports.items()} for key in ("volumes", "patients"))
+    return {
+        "tolerance": next(iter(reports.values()))["tolerance"],
+        "volumes": volumes,
+        "patients": patients,
+        "models": models,
+        "averages": _averages(manifest, models, volumes, VOLUME_METRICS),
+    }
+
+
+def _by_model(manifest: dict, reports: dict[str, dict]) -> dict[str, dict]:
+    """Model -> site -> its scores, from the sites' reports."""
+    found = {
+        model: {site: r["models"][model] for site, r in reports.items() if model in r["models"]}
+        for model in models_of(manifest["sites"])
+    }
+    return {model: by_site for model, by_site in found.items() if by_site}
+
+
+def _drawn_averages(manifest: dict, drawn: dict[str, Draws], metrics: Sequence[str]) -> dict:
     """Model -> metric -> label -> `client_avg` and `global`, each with the interval of the sites' joint draws."""
     averages: dict[str, dict] = {}
     for model in models_of(manifest["sites"]):
@@ -69,24 +97,24 @@ def _drawn_averages(manifest: dict, drawn: dict[str, Draws]) -> dict:
                     }
                     for label in [*manifest["labels"], MEAN]
                 }
-                for m in METRICS
+                for m in metrics
             }
     return averages
 
 
-def _averages(manifest: dict, reports: dict[str, dict], by_site: dict[str, dict]) -> dict:
-    """One model's metric -> label -> `client_avg` and `global`, from the sites' intervals."""
-    images = [reports[site]["images"] for site in by_site]
+def _averages(manifest: dict, models: dict[str, dict], counts: dict[str, int], metrics: Sequence[str]) -> dict:
+    """Model -> metric -> label -> `client_avg` and `global`, from the sites' intervals and counts."""
     averages: dict[str, dict] = {}
-    for m in METRICS:
-        most = None if m == HD95 else 1.0
-        averages[m] = {}
-        for label in [*manifest["labels"], MEAN]:
-            values = [metrics[m][label] for metrics in by_site.values()]
-            averages[m][label] = {
-                "client_avg": from_errors(values, [1] * len(values), most),
-                "global": from_errors(values, images, most),
-            }
+    for model, by_site in models.items():
+        averages[model] = {m: {} for m in metrics}
+        for m in metrics:
+            most = None if m == HD95 else 1.0
+            for label in [*manifest["labels"], MEAN]:
+                values = [scores[m][label] for scores in by_site.values()]
+                averages[model][m][label] = {
+                    "client_avg": from_errors(values, [1] * len(values), most),
+                    "global": from_errors(values, [counts[site] for site in by_site], most),
+                }
     return averages
 
 

@@ -100,6 +100,18 @@ class Reliability(Described):
     confidence: Score = Field(description="Mean over all images.")
 
 
+class VolumesSection(Described):
+    """Whole volumes on the grids of their files, of the sites that have some."""
+
+    tolerance: float = Field(description="Of NSD, in millimetres: the task's `surface_tolerance`.")
+    volumes: dict[Site, int] = Field(description="Volumes of each site.")
+    patients: dict[Site, int] = Field(description="Patients of each site.")
+    models: dict[Model, dict[Site, dict[Metric, dict[Label, SiteInterval]]]] = Field(
+        description="As above, with the metrics `dice`, `nsd` and `hd95` (mm)."
+    )
+    averages: dict[Model, dict[Metric, dict[Label, Averages]]] = Field(description="The same over sites.")
+
+
 class EvaluationFile(Described):
     """A super model on the images of sites."""
 
@@ -119,4 +131,7 @@ class EvaluationFile(Described):
     selected: dict[Site, dict[Model, int]] = Field(description="Images of a site that each model was used for.")
     confusion: dict[Site, dict[Model, int]] = Field(description="The selector's first choice, before gamma.")
     reliability: Reliability | None = Field(description="Null without a selector.")
+    volumes: VolumesSection | None = Field(
+        default=None, description="Scores of whole volumes; null where all images are pictures."
+    )
     missing: dict[Site, str] = Field(default={}, description="Sites without scores, and why; in a federation.")

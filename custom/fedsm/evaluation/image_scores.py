@@ -10,6 +10,7 @@ import torch
 from fedsm.data.cases import Case
 from fedsm.evaluation.candidates import Candidates
 from fedsm.evaluation.metrics import METRICS, metrics_per_image
+from fedsm.evaluation.volume_scores import VolumeMasks, VolumeScores
 from fedsm.selectors.inference import MIXTURE, THRESHOLD, mix
 from fedsm.selectors.policy import Policy
 from fedsm.selectors.selection import Selection, apply_policy, choose, weights_of
@@ -30,6 +31,7 @@ class ImageScores:
         foreign: (N,) whether the policy takes an image for a foreign one; None where nobody can tell.
         unit: of the distances.
         names: file and slice of each image; never leaves the site.
+        volumes: the scores of whole volumes; None where no image is a volume, or they were not asked for.
     """
 
     patients: list[str]
@@ -40,6 +42,7 @@ class ImageScores:
     foreign: torch.Tensor | None
     unit: str
     names: list[str] = field(default_factory=list)
+    volumes: VolumeScores | None = None
 
     def __len__(self) -> int:
         return len(self.patients)
@@ -77,7 +80,7 @@ def super_model(
 @torch.no_grad()
 def score_images(
     models: Candidates, cases: Iterable[Case], policy: Policy, batch_size: int, device: torch.device,
-    done: Callable[[], object], metrics: Sequence[str] = METRICS,
+    done: Callable[[], object], metrics: Sequence[str] = METRICS, tolerance: float | None = None,
 ) -> ImageScores:  # fmt: skip
     """Walks the files of a site once.
 
@@ -88,7 +91,8 @@ def score_images(
         batch_size: slices at once.
         device: where to compute.
         done: called after each file.
-        metrics: which are computed.
+        metrics: which are computed of slices.
+        tolerance: of the surfaces of volumes, in millimetres; None: volumes are not scored as such.
     """
     names = [*models.nets, *([SUPER] if models.selector else [])]
     scores: dict[str, dict[str, list]] = {name: {m: [] for m in metrics} for name in names}
@@ -97,26 +101,32 @@ def score_images(
     yhat: list[torch.Tensor] = []
     foreign: list[torch.Tensor] = []
     units = set()
+    volumes = None if tolerance is None else VolumeScores(tolerance)
     for case in cases:
+        whole = VolumeMasks(case.volume.truth.shape) if volumes is not None and case.volume else None
         for images, labels in zip(case.images.split(batch_size), case.labels.split(batch_size), strict=True):
             images, truth = images.to(device), labels > 0
             found = models.predict(images, policy)
-            masks = {name: values > 0.5 for name, values in found.items()}
             if models.selector:
-                probabilities, selection = super_model(models, images, found, policy)
-                masks[SUPER] = probabilities > 0.5
+                mixed, selection = super_model(models, images, found, policy)
+                found = found | {SUPER: mixed}
                 for said, found_out in ((yhat, selection.yhat), (foreign, selection.foreign)):
                     said += [] if found_out is None else [found_out]
-            for name, mask in masks.items():
-                for metric, values in metrics_per_image(mask, truth, case.spacing, metrics).items():
+            for name, probabilities in found.items():
+                for metric, values in metrics_per_image(probabilities > 0.5, truth, case.spacing, metrics).items():
                     scores[name][metric].append(values)
+                if whole:
+                    whole.add(name, probabilities)
+        if volumes is not None and case.volume and whole:
+            volumes.add(case.patient, case.volume, whole)
         patients += [case.patient] * len(case.images)
         files += [f"{case.stem}/{i}" for i in range(len(case.images))]
         units.add(case.unit)
         done()
     joined = {name: {m: torch.cat(parts) for m, parts in by.items()} for name, by in scores.items()}
     unit = units.pop() if len(units) == 1 else "px or mm"
-    return ImageScores(patients, models.order, models.rule, joined, _cat(yhat), _cat(foreign), unit, files)
+    selected = (_cat(yhat), _cat(foreign))
+    return ImageScores(patients, models.order, models.rule, joined, *selected, unit, files, volumes or None)
 
 
 def _cat(parts: list[torch.Tensor]) -> torch.Tensor | None:

@@ -5,13 +5,42 @@ from __future__ import annotations
 from fedsm.core.spread import spread_cells
 from fedsm.core.tables import csv_table, markdown_table
 from fedsm.evaluation.image_scores import SUPER
-from fedsm.evaluation.metrics import DICE, HD95, METRICS, TITLES
+from fedsm.evaluation.metrics import DICE, HD95, METRICS, NSD, TITLES, VOLUME_METRICS
 from fedsm.evaluation.paired_table import NOTE, paired_cells, paired_head
 from fedsm.evaluation.site_report import LEAST_PATIENTS, MEAN, OWN
 from fedsm.evaluation.tables import ALL_IMAGES, CLIENT_AVG, accuracy_means, dice_head
 from fedsm.selectors.inference import GLOBAL, personal
 
 ROWS = {SUPER: "super model", OWN: "personal, own site", GLOBAL: "global"}
+
+
+def volumes_as_images(evaluation: dict) -> dict | None:
+    """The scores of whole volumes in the form of an evaluation, for the same tables; None where there are none."""
+    if not (found := evaluation.get("volumes")):
+        return None
+    unit = dict.fromkeys(found["volumes"], "mm")
+    return evaluation | found | {"images": found["volumes"], "counted": "volumes", "unit": unit}
+
+
+def table_title(evaluation: dict, metric: str) -> str:
+    """`HD95 [mm]`, or `volume NSD (2 mm)`."""
+    title = f"{TITLES[metric]}{unit_text(evaluation) if metric == HD95 else ''}"
+    if "counted" not in evaluation:
+        return title
+    return f"volume {title}" + (f" ({evaluation['tolerance']:g} mm)" if metric == NSD else "")
+
+
+def table_head(evaluation: dict, corner: str) -> list[str]:
+    """The columns of a table of scores."""
+    pooled = f"all {evaluation['counted']}" if "counted" in evaluation else ALL_IMAGES
+    return [pooled if title == ALL_IMAGES else title for title in dice_head(corner, list(evaluation["images"]))]
+
+
+def score_tables(evaluation: dict, label: str = MEAN) -> list[str]:
+    """The tables of all metrics, of images and of whole volumes."""
+    tables = [score_table(evaluation, metric, label) for metric in METRICS]
+    volumes = volumes_as_images(evaluation)
+    return tables + [score_table(volumes, metric, label) for metric in VOLUME_METRICS if volumes]
 
 
 def interval_text(value: dict, metric: str) -> str:
@@ -27,15 +56,15 @@ def score_table(evaluation: dict, metric: str, label: str = MEAN) -> str:
     for key, title in ROWS.items():
         if key in evaluation["models"]:
             rows.append([title, *score_cells(evaluation, key, metric, label)])
-    unit = unit_text(evaluation) if metric == HD95 else ""
-    return markdown_table(dice_head(f"{TITLES[metric]}{unit}", list(evaluation["images"])), rows)
+    return markdown_table(table_head(evaluation, table_title(evaluation, metric)), rows)
 
 
 def images_row(evaluation: dict) -> list[str]:
-    """The first row of a table of scores: how many images and patients there are."""
+    """The first row of a table of scores: how many images (or volumes) and patients there are."""
     images, patients = evaluation["images"], evaluation["patients"]
     counts = [f"{n} ({patients[site]})" for site, n in images.items()]
-    return ["images (patients)", *counts, "", f"{sum(images.values())} ({sum(patients.values())})", "", ""]
+    title = f"{evaluation.get('counted', 'images')} (patients)"
+    return [title, *counts, "", f"{sum(images.values())} ({sum(patients.values())})", "", ""]
 
 
 def score_cells(evaluation: dict, key: str, metric: str, label: str) -> list[str]:
@@ -98,10 +127,16 @@ def evaluation_markdown(evaluation: dict) -> str:
         )
     if missing := evaluation.get("missing"):
         text.append("Missing: " + "; ".join(f"{site} ({reason})" for site, reason in missing.items()) + ".")
-    text += [score_table(evaluation, metric) for metric in METRICS]
+    if volumes := evaluation.get("volumes"):
+        text.append(
+            "Volumes are scored as a whole, too, on the grid of their files. NSD is the share of the surfaces that is"
+            f" within {volumes['tolerance']:g} mm of the other one. A volume with neither truth nor prediction counts"
+            " Dice 1, NSD 1, HD95 0; with only one of them 0, 0 and the volume's diagonal."
+        )
+    text += score_tables(evaluation)
     if len(evaluation["labels"]) > 1:
         for label in evaluation["labels"]:
-            text += [f"## {label}", *(score_table(evaluation, metric, label) for metric in METRICS)]
+            text += [f"## {label}", *score_tables(evaluation, label)]
     if evaluation["paired"]:
         text += ["## Models compared on the same images", NOTE, paired_table(evaluation)]
     candidates = [m for m in evaluation["models"] if m not in (SUPER, OWN)]
@@ -130,8 +165,15 @@ def evaluation_markdown(evaluation: dict) -> str:
 
 
 def evaluation_csv(evaluation: dict) -> str:
-    """One row per model, site, metric and label."""
+    """One row per model, site, metric and label; those of whole volumes are called `volume_dice` and so on."""
     head = ["model", "site", "metric", "label", "mean", "low", "high", "images", "patients", "unit"]
+    rows = _csv_rows(evaluation)
+    if volumes := volumes_as_images(evaluation):
+        rows += _csv_rows(volumes, "volume_")
+    return csv_table(head, rows)
+
+
+def _csv_rows(evaluation: dict, prefix: str = "") -> list[list]:
     rows: list[list] = []
     for model, by_site in evaluation["models"].items():
         for site, metrics in by_site.items():
@@ -140,8 +182,9 @@ def evaluation_csv(evaluation: dict) -> str:
                 for label, v in labels.items():
                     numbers = ["" if v[k] is None else f"{v[k]:.6f}" for k in ("mean", "low", "high")]
                     counts = [evaluation["images"][site], evaluation["patients"][site]]
-                    rows.append([model, site, metric, label, *numbers, *counts, unit if metric == HD95 else ""])
-    return csv_table(head, rows)
+                    name = f"{prefix}{metric}"
+                    rows.append([model, site, name, label, *numbers, *counts, unit if metric == HD95 else ""])
+    return rows
 
 
 def unit_text(evaluation: dict) -> str:

@@ -22,7 +22,9 @@ from fedsm.core.dice import dice_per_image
 from fedsm.core.errors import UserError
 
 METRICS = (DICE, IOU, HD95) = ("dice", "iou", "hd95")
-TITLES = {DICE: "Dice", IOU: "IoU", HD95: "HD95"}
+NSD = "nsd"
+VOLUME_METRICS = (DICE, NSD, HD95)  # of whole volumes: `fedsm.evaluation.volume_scores`
+TITLES = {DICE: "Dice", IOU: "IoU", HD95: "HD95", NSD: "NSD"}
 
 
 def check_metrics() -> None:

@@ -10,7 +10,8 @@ from markupsafe import Markup
 from fedsm.evaluation import figures as draw
 from fedsm.evaluation import report_tables as tables
 from fedsm.evaluation.figure_style import Plates, site_colours
-from fedsm.evaluation.markdown import selector_text
+from fedsm.evaluation.markdown import selector_text, volumes_as_images
+from fedsm.evaluation.metrics import VOLUME_METRICS
 from fedsm.evaluation.overlays import overlay_sheet
 from fedsm.evaluation.page import Section, absent, figures, glossary, page, paragraph
 from fedsm.evaluation.report_fair import below_local, comparisons
@@ -43,6 +44,8 @@ _WORDS = {
     "IoU": "Intersection over union: as Dice, but stricter.",
     "HD95": "95 % Hausdorff distance: how far the outlines are apart, in pixels of the file or millimetres of a volume."
     " Smaller is better. Two empty masks count 0; a missed or invented object counts the image's diagonal.",
+    "NSD": "Normalized surface Dice of whole volumes: the share of both surfaces that is within a tolerance (the task's"
+    " surface_tolerance) of the other one.",
     "ECE": "Expected calibration error: how far the selector's confidence is from its accuracy. 0 is perfect.",
 }
 
@@ -83,6 +86,8 @@ class Report:
         for run in self._all:
             if evaluation := self._studies[run.name].evaluation:
                 parts.append(tables.interval_table(run.name, evaluation))
+                if volumes := volumes_as_images(evaluation):
+                    parts.append(tables.interval_table(f"{run.name}, whole volumes", volumes, VOLUME_METRICS))
             else:
                 without.setdefault(self._studies[run.name].absent, []).append(run.name)
         parts += [absent(f"intervals of {', '.join(names)}: {reason}") for reason, names in without.items()]

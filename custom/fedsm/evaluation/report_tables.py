@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from statistics import median
 
 from markupsafe import Markup
@@ -11,8 +12,8 @@ from fedsm.core.spread import spread_cells
 from fedsm.core.tables import html_table
 from fedsm.evaluation.figures import bytes_per_round
 from fedsm.evaluation.image_scores import SUPER
-from fedsm.evaluation.markdown import ROWS, images_row, score_cells, unit_text
-from fedsm.evaluation.metrics import HD95, METRICS, TITLES
+from fedsm.evaluation.markdown import ROWS, images_row, score_cells, table_head, table_title
+from fedsm.evaluation.metrics import METRICS
 from fedsm.evaluation.runs import Run
 from fedsm.evaluation.site_report import MEAN, OWN
 from fedsm.evaluation.tables import TEST_IMAGES, count_row, dice_head, row_titles
@@ -87,21 +88,20 @@ def count_rows(runs: list[Run], sites: list[str]) -> list[list[str]]:
     return [count_row(images, sites, f"{name}: {TEST_IMAGES}") for name, images in counts.items()]
 
 
-def interval_table(name: str, evaluation: dict) -> Markup:
+def interval_table(name: str, evaluation: dict, metrics: Sequence[str] = METRICS) -> Markup:
     """Every metric with its interval."""
     rows = [images_row(evaluation)]
-    for metric in METRICS:
-        unit = unit_text(evaluation) if metric == HD95 else ""
+    for metric in metrics:
         labels = evaluation["labels"] if len(evaluation["labels"]) > 1 else []
         for label in [MEAN, *labels]:
             for key in (SUPER, OWN, "global"):
                 if key in evaluation["models"]:
                     of = f", {label}" if label != MEAN else ""
-                    title = f"{TITLES[metric]}{unit}{of}: {ROWS[key]}"
+                    title = f"{table_title(evaluation, metric)}{of}: {ROWS[key]}"
                     rows.append([title, *score_cells(evaluation, key, metric, label)])
     boot = evaluation["bootstrap"]
     caption = f"{name}: {boot['level']:.0%} intervals, bootstrap by patient, {boot['draws']} draws"
-    return html_table(dice_head("", list(evaluation["images"])), rows, caption)
+    return html_table(table_head(evaluation, ""), rows, caption)
 
 
 def cost_table(runs: list[Run]) -> Markup:

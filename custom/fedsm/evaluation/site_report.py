@@ -8,6 +8,7 @@ below the lower bound), so such bounds stay at the site.
 from __future__ import annotations
 
 from collections.abc import Container
+from typing import Protocol
 
 import torch
 
@@ -15,6 +16,7 @@ from fedsm.evaluation.bootstrap import Resampled, difference, resample, site_int
 from fedsm.evaluation.calibration import reliability
 from fedsm.evaluation.image_scores import SUPER, ImageScores
 from fedsm.evaluation.metrics import DICE
+from fedsm.evaluation.volume_scores import VolumeScores
 from fedsm.selectors.inference import GLOBAL, MIXTURE, THRESHOLD, personal
 
 OWN = "personal_own"
@@ -22,6 +24,13 @@ MEAN = "mean"  # beside the labels: their mean
 LEAST_PATIENTS = 4
 
 Draws = dict[str, dict[str, dict[str, Resampled]]]  # model -> metric -> label (and `mean`) -> draws
+
+
+class Scored(Protocol):
+    """The scores of a site's images or volumes: the patient of each, and model name -> metric -> (N, L)."""
+
+    patients: list[str]
+    scores: dict[str, dict[str, torch.Tensor]]
 
 
 def models_of(sites: list[str]) -> list[str]:
@@ -35,13 +44,15 @@ def pairs_of(models: Container[str]) -> list[tuple[str, str]]:
     return [pair for pair in pairs if all(model in models for model in pair)]
 
 
-def metrics_of(site: str, scores: ImageScores, model: str) -> dict[str, torch.Tensor] | None:
+def metrics_of(site: str, scores: Scored, model: str) -> dict[str, torch.Tensor] | None:
     """Metric -> (N, L) of one of `models_of`; None where the site has no scores of it."""
     return scores.scores.get(personal(site) if model == OWN else model)
 
 
-def draw(manifest: dict, site: str, scores: ImageScores, seed: int) -> Draws:
+def draw(manifest: dict, site: str, scores: Scored | None, seed: int) -> Draws:
     """The bootstrap of all scores of a site; models without scores are left out."""
+    if scores is None:
+        return {}
     labels, patients = manifest["labels"], scores.patients
     drawn: Draws = {}
     for model in models_of(manifest["sites"]):
@@ -54,7 +65,9 @@ def draw(manifest: dict, site: str, scores: ImageScores, seed: int) -> Draws:
     return drawn
 
 
-def report_of(manifest: dict, site: str, scores: ImageScores, drawn: Draws, private: bool = False) -> dict:
+def report_of(
+    manifest: dict, site: str, scores: ImageScores, drawn: Draws, private: bool = False, volumes: Draws | None = None
+) -> dict:
     """A site's report.
 
     Args:
@@ -63,23 +76,22 @@ def report_of(manifest: dict, site: str, scores: ImageScores, drawn: Draws, priv
         scores: its images' scores.
         drawn: their bootstrap.
         private: the report leaves the site: no intervals below `LEAST_PATIENTS`.
+        volumes: the bootstrap of `scores.volumes`.
 
     Returns:
         plain values: `images`, `patients`, `unit`; `models`: model -> metric -> label -> interval; `paired`: the
         interval of the difference in Dice of `first` and `second`, for each of `pairs_of`; `gammas`: one row per gamma
-        with `dice` and `selected`; `selected` and `confusion`: model -> images; `reliability` or None.
+        with `dice` and `selected`; `selected` and `confusion`: model -> images; `reliability` or None; `volumes`: of
+        whole volumes their number, patients, tolerance and `models`, or None where there are none.
     """
     gamma, sites = manifest["gamma"], manifest["sites"]
     selects, patients = scores.yhat is not None, len(set(scores.patients))
-    bounds = patients >= LEAST_PATIENTS or not private
+    bounds = _may_have_bounds(scores, private)
     return {
         "images": len(scores),
         "patients": patients,
         "unit": scores.unit,
-        "models": {
-            model: {m: {label: site_interval(r, bounds) for label, r in by.items()} for m, by in metrics.items()}
-            for model, metrics in drawn.items()
-        },
+        "models": _intervals(drawn, bounds),
         "paired": [
             {"first": a, "second": b} | site_interval(difference(drawn[a][DICE][MEAN], drawn[b][DICE][MEAN]), bounds)
             for a, b in pairs_of(drawn)
@@ -88,6 +100,30 @@ def report_of(manifest: dict, site: str, scores: ImageScores, drawn: Draws, priv
         "selected": _census(scores, scores.chosen(gamma)) if selects and scores.rule != MIXTURE else None,
         "confusion": _first_choices(scores) if selects else None,
         "reliability": _reliability(scores, sites.index(site) + 1) if selects and site in sites else None,
+        "volumes": _volume_report(scores.volumes, volumes or {}, private),
+    }
+
+
+def _volume_report(scores: VolumeScores | None, drawn: Draws, private: bool) -> dict | None:
+    if scores is None:
+        return None
+    return {
+        "tolerance": scores.tolerance,
+        "volumes": len(scores),
+        "patients": len(set(scores.patients)),
+        "models": _intervals(drawn, _may_have_bounds(scores, private)),
+    }
+
+
+def _may_have_bounds(scores: Scored, private: bool) -> bool:
+    return not private or len(set(scores.patients)) >= LEAST_PATIENTS
+
+
+def _intervals(drawn: Draws, bounds: bool) -> dict:
+    """Model -> metric -> label -> interval."""
+    return {
+        model: {m: {label: site_interval(r, bounds) for label, r in by.items()} for m, by in metrics.items()}
+        for model, metrics in drawn.items()
     }
 
 

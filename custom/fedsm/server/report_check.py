@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from fedsm.core.limits import is_fraction
 from fedsm.core.settings import JobSettings
 from fedsm.evaluation.calibration import BINS
 from fedsm.evaluation.image_scores import SUPER
-from fedsm.evaluation.metrics import HD95, METRICS
+from fedsm.evaluation.metrics import HD95, METRICS, VOLUME_METRICS
 from fedsm.evaluation.site_report import MEAN, OWN, pairs_of
 from fedsm.selectors.inference import GLOBAL, MIXTURE, THRESHOLD, personal
 from fedsm.server.evaluation_check import is_census
@@ -42,20 +43,49 @@ def report_problem(report: Any, manifest: dict, settings: JobSettings, site: str
             )
         if report["unit"] not in _UNITS:
             return "its unit of distances is unknown"
-        return _scores_problem(report, manifest, site) or _selection_problem(report, manifest, settings, site)
+        return (
+            _scores_problem(report, manifest, site)
+            or _volumes_problem(report, manifest, settings, site)
+            or _selection_problem(report, manifest, settings, site)
+        )
     except (KeyError, TypeError, AttributeError, IndexError, ValueError):
         return "its report is malformed"
 
 
 def _scores_problem(report: dict, manifest: dict, site: str) -> str | None:
+    expected = _models_of(manifest, site)
+    if problem := _models_problem(report["models"], expected, manifest["labels"], METRICS):
+        return problem
+    paired = report["paired"]
+    if [(entry["first"], entry["second"]) for entry in paired] != pairs_of(expected):
+        return "its paired comparisons are others"
+    return None if all(_is_interval(entry, 1.0, -1.0) for entry in paired) else "a difference is out of range"
+
+
+def _volumes_problem(report: dict, manifest: dict, settings: JobSettings, site: str) -> str | None:
+    found = report["volumes"]
+    if found is None:
+        return None
+    if not _is_count(found["volumes"], report["images"]) or not _is_count(found["patients"], found["volumes"]):
+        return "counts of volumes and patients are malformed"
+    if found["tolerance"] != settings.task.surface_tolerance:
+        return "its surfaces have another tolerance"
+    return _models_problem(found["models"], _models_of(manifest, site), manifest["labels"], VOLUME_METRICS)
+
+
+def _models_of(manifest: dict, site: str) -> list[str]:
+    """The rows that a site's scores have."""
     expected = [name for name in manifest["networks"] if name != "selector"]
     expected += [SUPER] if _selects(manifest) else []
-    expected += [OWN] if personal(site) in expected else []
-    if set(report["models"]) != set(expected):
+    return expected + ([OWN] if personal(site) in expected else [])
+
+
+def _models_problem(models: dict, expected: list[str], names: list[str], metrics: Sequence[str]) -> str | None:
+    if set(models) != set(expected):
         return "scores of models are missing"
-    labels = {*manifest["labels"], MEAN}
-    for by_metric in report["models"].values():
-        if set(by_metric) != set(METRICS) or any(set(by) != labels for by in by_metric.values()):
+    labels = {*names, MEAN}
+    for by_metric in models.values():
+        if set(by_metric) != set(metrics) or any(set(by) != labels for by in by_metric.values()):
             return "scores are incomplete"
         for metric, by_label in by_metric.items():
             most = _MOST_DISTANCE if metric == HD95 else 1.0
@@ -63,10 +93,7 @@ def _scores_problem(report: dict, manifest: dict, site: str) -> str | None:
                 return "scores are incomplete"
             if not all(_is_interval(value, most) for value in by_label.values()):
                 return f"a value of {metric} is out of range"
-    paired = report["paired"]
-    if [(entry["first"], entry["second"]) for entry in paired] != pairs_of(expected):
-        return "its paired comparisons are others"
-    return None if all(_is_interval(entry, 1.0, -1.0) for entry in paired) else "a difference is out of range"
+    return None
 
 
 def _is_interval(value: dict, most: float, least: float = 0.0) -> bool:

@@ -86,7 +86,7 @@ def bundle_format(model: SuperModel, asked: str | None = None) -> tuple[str, str
         raise UserError(
             "the super model was trained on pictures and on volumes", remedy="say --format pictures or --format volumes"
         )
-    guess = "volumes" if model.settings.task.intensity == "percentiles" else "pictures"
+    guess = "pictures" if model.settings.task.intensity == "unit" else "volumes"
     other = "pictures" if guess == "volumes" else "volumes"
     return guess, f"a guess: the super model does not say what it was trained on; if wrong, use --format {other}"
 
@@ -103,7 +103,7 @@ def _readme(model: SuperModel, volumes: bool) -> str:
         labels=", ".join(task.labels),
         inputs="NIfTI volumes, cut to axial slices" if volumes else "pictures (" + ", ".join(PICTURES) + ")",
         values=json.dumps(task.labels),
-        reading="1 % to 99 % of the intensities" if task.intensity == "percentiles" else pictures,
+        reading=pictures if task.intensity == "unit" else "1 % to 99 % of the intensities",
         channels=task.channels,
         n_labels=len(task.labels),
     )
@@ -155,8 +155,8 @@ def _inference(model: SuperModel, volumes: bool) -> dict:
     turn = {"_target_": "Orientationd", "keys": "image", "axcodes": "RAS", "labels": None}
     scale = (
         {"_target_": "ScaleIntensityRangePercentilesd", "keys": "image", "lower": 1, "upper": 99, "b_min": 0.0,
-         "b_max": 1.0, "clip": True}
-        if task.intensity == "percentiles"
+         "b_max": 1.0, "clip": True, "channel_wise": task.intensity == "channel_percentiles"}
+        if task.intensity != "unit"
         else _each("lambda x: x / (255.0 if x.max() <= 255 else 65535.0)", "image")
     )  # fmt: skip
     widen = _each(f"lambda x: x if x.shape[0] == {task.channels} else x.expand({task.channels}, *x.shape[1:])", "image")
