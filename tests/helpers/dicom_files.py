@@ -67,8 +67,12 @@ def series(
     normal = np.cross(*axes)
     return [
         dataset(
-            pixels, sop_class, patient, InstanceNumber=number + 1,
-            ImagePositionPatient=(np.array(origin) + number * step * normal).tolist(), **(common | tags),
+            pixels,
+            sop_class,
+            patient,
+            InstanceNumber=number + 1,
+            ImagePositionPatient=(np.array(origin) + number * step * normal).tolist(),
+            **(common | tags),
         )  # fmt: skip
         for number, pixels in enumerate(volume)
     ]
@@ -126,3 +130,60 @@ def plain_text(folder: Path) -> str:
 
 def read_dicom(path: Path) -> FileDataset:
     return pydicom.dcmread(path)
+
+
+def segmentation(
+    sources: list[FileDataset], labels: dict[str, np.ndarray], omit_empty: bool = True, **tags
+) -> FileDataset:
+    """A DICOM-SEG of another program: label -> mask (frames, H, W) on the frames of `sources`."""
+    import highdicom as hd
+
+    described = [
+        hd.seg.SegmentDescription(
+            number + 1, name, hd.sr.CodedConcept("91723000", "SCT", "Anatomical Structure"),
+            hd.sr.CodedConcept("41216001", "SCT", "Prostate"), "MANUAL",
+        )
+        for number, name in enumerate(labels)
+    ]  # fmt: skip
+    for source in sources:
+        for name in (
+            "PatientBirthDate", "PatientSex", "AccessionNumber", "StudyID", "StudyDate", "StudyTime",
+        ):  # fmt: skip
+            setattr(source, name, source.get(name))
+    seg = hd.seg.Segmentation(
+        sources, np.stack(list(labels.values()), axis=-1).astype(np.uint8), "BINARY", described, hd.UID(), 77, hd.UID(),
+        1, "Other", "Other", "1", "1", omit_empty_frames=omit_empty,
+    )  # fmt: skip
+    for name, value in tags.items():
+        setattr(seg, name, value)
+    return seg
+
+
+def contours(sources: list[FileDataset], name: str, polygons: dict[int, list]) -> FileDataset:
+    """An RTSTRUCT with one region: slice -> its polygons, each (points, 2) of column and row."""
+    first = sources[0]
+    d = dataset(
+        np.zeros((1, 1), np.uint8), "1.2.840.10008.5.1.4.1.1.481.3", FrameOfReferenceUID=first.FrameOfReferenceUID
+    )
+    for tag in ("Rows", "Columns", "PixelData", "BitsAllocated", "BitsStored", "HighBit"):
+        delattr(d, tag)
+    d.PatientID, d.PatientName, d.StudyInstanceUID = first.PatientID, first.PatientName, first.StudyInstanceUID
+    d.Modality = "RTSTRUCT"
+    roi, region, reference, study, listed = (Dataset() for _ in range(5))
+    roi.ROINumber, roi.ROIName = 4, name
+    listed.SeriesInstanceUID = first.SeriesInstanceUID
+    study.RTReferencedSeriesSequence, reference.RTReferencedStudySequence = [listed], [study]
+    region.ReferencedROINumber, region.ContourSequence = 4, []
+    axes = np.array(first.ImageOrientationPatient, float).reshape(2, 3)
+    rows, columns = first.PixelSpacing
+    for number, drawn in polygons.items():
+        origin = np.array(sources[number].ImagePositionPatient, float)
+        for polygon in drawn:
+            points = np.array(polygon, float)
+            contour = Dataset()
+            contour.ContourGeometricType, contour.NumberOfContourPoints = "CLOSED_PLANAR", len(points)
+            placed = origin + points[:, :1] * columns * axes[0] + points[:, 1:] * rows * axes[1]
+            contour.ContourData = [f"{value:.6f}" for value in placed.ravel()]
+            region.ContourSequence.append(contour)
+    d.StructureSetROISequence, d.ROIContourSequence, d.ReferencedFrameOfReferenceSequence = [roi], [region], [reference]
+    return d

@@ -11,6 +11,8 @@ import torch
 from fedsm.core.errors import UserError
 from fedsm.core.settings import JobSettings
 from fedsm.data.dataset import Part, load_pair
+from fedsm.data.dicom.place import FOLDER, ImportPlace
+from fedsm.data.dicom.site import images_folder
 from fedsm.data.patients import patients_of
 from fedsm.data.readers import pixel_spacing, read, slice_count, stem
 from fedsm.data.site_folder import Pair, list_pairs, site_folders
@@ -55,6 +57,7 @@ class SiteCases:
         state: the site's state folder with the split of training, which is only read; None: the split is drawn again.
         rules: what the site decides about its files, whatever the job says.
         pairs: only these files; None: all, each of which must have a mask.
+        imports: where the copy of DICOM files is kept; see `images_folder`.
 
     Raises:
         UserError: whatever is wrong with the folder.
@@ -62,9 +65,10 @@ class SiteCases:
 
     def __init__(
         self, folder: Path, site: str, settings: JobSettings, part: str, state: Path | None = None,
-        rules: SiteRules = RESEARCH, pairs: list[Pair] | None = None,
+        rules: SiteRules = RESEARCH, pairs: list[Pair] | None = None, imports: ImportPlace | None = None,
     ):  # fmt: skip
         self.site, self.part, self._settings = site, part, settings
+        folder = images_folder(folder, site, settings.task, imports)
         pairs = list_pairs(folder, site) if pairs is None else pairs
         stems = [p.stem for p in pairs]
         patients = patients_of(folder, stems, rules.pattern(folder, settings.task, site), site)
@@ -102,7 +106,7 @@ def data_folders(root: Path) -> dict[str, Path]:
     Raises:
         UserError: neither.
     """
-    if (root / "images").is_dir():
+    if any((root / part).is_dir() for part in ("images", FOLDER)):
         return {root.resolve().name: root}
     names = site_folders(root)
     if not names:

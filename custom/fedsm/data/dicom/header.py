@@ -169,7 +169,7 @@ def _instance(path: Path, d: Any) -> Instance:
         str(d.get("FrameOfReferenceUID") or ""), str(d.get("Modality") or ""), syntax,
         int(d.get("SeriesNumber") or 0), "LOCALIZER" in [str(word).upper() for word in d.get("ImageType") or ()],
         rows, columns, frames, samples, int(d.get("BitsStored") or allocated),
-        () if mask or not frames else _planes(d, frames),
+        () if mask or not frames else planes_of(d, frames),
     )  # fmt: skip
 
 
@@ -184,7 +184,7 @@ def _check_size(path: Path, syntax: str, rows: int, columns: int, frames: int, s
         raise Unusable(DAMAGED, "export it again, or remove it")
 
 
-def _planes(d: Any, frames: int) -> tuple[Plane, ...]:
+def planes_of(d: Any, frames: int) -> tuple[Plane, ...]:
     """The planes of all frames; none if one of them has none."""
     shared = (d.get("SharedFunctionalGroupsSequence") or [None])[0]
     each = d.get("PerFrameFunctionalGroupsSequence") or [None] * frames
@@ -192,13 +192,14 @@ def _planes(d: Any, frames: int) -> tuple[Plane, ...]:
         found = [_plane(d, d, d)]
     elif shared is not None and len(each) == frames:
         groups = ("PlaneOrientationSequence", "PlanePositionSequence", "PixelMeasuresSequence")
-        found = [_plane(*(_group(frame, shared, name) for name in groups)) for frame in each]
+        found = [_plane(*(group_of(frame, shared, name) for name in groups)) for frame in each]
     else:
         return ()
     return tuple(plane for plane in found if plane) if all(found) else ()
 
 
-def _group(frame: Any, shared: Any, name: str) -> Any:
+def group_of(frame: Any, shared: Any, name: str) -> Any:
+    """A functional group of a frame: its own, or the one that all frames share; empty if there is none."""
     for holder in (frame, shared):
         if holder is not None and holder.get(name):
             return holder[name].value[0]

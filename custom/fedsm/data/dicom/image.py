@@ -83,7 +83,9 @@ def _checked(pixels: np.ndarray, image: DicomImage, path: Path) -> np.ndarray:
 
 
 def _full_range(pixels: np.ndarray, bits: int) -> np.ndarray:
-    """Pictures of 9 to 15 bits over the whole range of 16, which is what a file of 16 bits has."""
-    if pixels.dtype != np.uint16 or not 8 < bits < 16:
+    """Grey pictures as a file of 8 or 16 bits has them: 9 to 15 bits over the whole range of 16."""
+    if pixels.dtype == np.int16 and pixels.min() >= 0:
+        pixels = pixels.astype(np.uint16)
+    if pixels.dtype != np.uint16 or not 8 < bits < 16 or pixels.max() >= 2**bits:
         return pixels
-    return (pixels.astype(np.float64) * (65535 / (2**bits - 1))).round().clip(0, 65535).astype(np.uint16)
+    return (pixels.astype(np.float64) * (65535 / (2**bits - 1))).round().astype(np.uint16)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from fedsm.data.dicom.series import DicomImage, by_series, images_of
 
 _MASKS = (SEG, LABELMAP, RTSTRUCT)
 # Kinds of problems; their levels and remedies are in `findings.KINDS`.
-FILE, SERIES, OTHER = "dicom file", "dicom series", "dicom other"
+FILE, SERIES, NO_MASK, OTHER = "dicom file", "dicom series", "dicom no mask", "dicom other"
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,11 @@ class Problem:
     reason: str
     remedy: str
     files: int = 1
+
+    @property
+    def bad(self) -> bool:
+        """Whether it should be corrected: most folders also hold what is simply of no use."""
+        return self.kind in (FILE, SERIES)
 
     def text(self, base: Path) -> str:
         """One entry of a report: the file below a folder, and what is wrong."""
@@ -104,7 +109,7 @@ def scan(paths: Iterable[Path], base: Path | None = None) -> Found:
                 bad, why = image
                 kind = OTHER if all(one.localizer for one in bad) else SERIES
                 found.problems.append(Problem(kind, bad[0].path, why.reason, why.remedy, len(bad)))
-    found.images.sort(key=lambda image: natural_key(str(image.first.path)))
+    found.images.sort(key=lambda image: natural_key(str(image.path)))
     return found
 
 
@@ -131,11 +136,6 @@ def _add(path: Path, found: Found, instances: list[Instance]) -> None:
 def shown_below(path: Path, base: Path) -> str:
     """A file's path below a folder."""
     return path.relative_to(base).as_posix() if path.is_relative_to(base) else path.name
-
-
-def unread(image: DicomImage, bad: Sequence[tuple[Path, Unusable]]) -> list[Problem]:
-    """The problems of an image, some files of which could not be decoded."""
-    return [Problem(FILE, path, why.reason, why.remedy) for path, why in bad]
 
 
 def _syntax_name(uid: str) -> str:

@@ -52,6 +52,11 @@ class DicomImage:
         return list(dict.fromkeys(frame.instance.path for frame in self.frames))
 
     @property
+    def path(self) -> Path:
+        """The file that stands for it in messages: the first by name."""
+        return min(self.files, key=lambda path: natural_key(str(path)))
+
+    @property
     def uid(self) -> str:
         """Names it: a series, or a file of several in a series."""
         return f"{self.first.series}/{min(frame.instance.uid for frame in self.frames)}"

@@ -87,7 +87,7 @@ def list_sources(paths: Sequence[Path], named: set[Path], base: Path) -> tuple[d
     for image in found.images:
         name = _name(image, base)
         counts[name] += 1
-        below[SeriesSource(image, image.first.path)] = (
+        below[SeriesSource(image, image.path)] = (
             name.with_name(f"{name.stem}-{counts[name]}.dcm") if counts[name] > 1 else name
         )
     return below, problems
