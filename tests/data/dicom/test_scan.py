@@ -16,7 +16,19 @@ from fedsm.data.dicom.image import load
 from fedsm.data.dicom.pixels import codestream_size, read_frames
 from fedsm.data.dicom.scan import scan, walk
 from tests.helpers.dicom_files import (
-    AXIAL, FLIPPED, MR, SAGITTAL, SECRET, US, dataset, enhanced, oblique, random_volume, save, series, truncate,
+    AXIAL,
+    FLIPPED,
+    MR,
+    SAGITTAL,
+    SECRET,
+    US,
+    dataset,
+    enhanced,
+    oblique,
+    random_volume,
+    save,
+    series,
+    truncate,
     write_series,
 )  # fmt: skip
 
@@ -24,6 +36,9 @@ from tests.helpers.dicom_files import (
 def sample(name: str) -> Path:
     """One of pydicom's own files; none is downloaded."""
     return Path(get_testdata_file(name, download=False))
+
+
+REPORT = "1.2.840.10008.5.1.4.1.1.88.11"
 
 
 @pytest.mark.parametrize("axes", [AXIAL, FLIPPED, SAGITTAL, oblique()], ids=["axial", "flipped", "sagittal", "oblique"])
@@ -82,7 +97,7 @@ def test_what_is_no_volume_is_named_once(tmp_path):
     sizes = series(volume)
     for i, one in enumerate([*sizes, *series(volume[:, :12, :12], SeriesInstanceUID=sizes[0].SeriesInstanceUID)]):
         save(one, tmp_path / "sizes" / str(i))
-    save(dataset(volume[0], US, Modality="SR", Rows=0), tmp_path / "report")
+    save(dataset(volume[0], REPORT, Modality="SR", Rows=0), tmp_path / "report")
     truncate(save(dataset(volume[0]), tmp_path / "cut.dcm"), keep=0.5)
     os.link(tmp_path / "good" / "IM0001", tmp_path / "copy")
     found = scan(walk(tmp_path), tmp_path)
@@ -104,7 +119,9 @@ def test_links_out_of_the_folder_and_dicomdirs_are_not_followed(tmp_path):
     (tmp_path / "site" / "link.dcm").symlink_to(tmp_path / "elsewhere" / "a.dcm")
     (tmp_path / "site" / "folder").symlink_to(tmp_path / "elsewhere")
     found = scan(walk(tmp_path / "site"), tmp_path / "site")
-    assert not found.images and [problem.reason for problem in found.problems] == ["is a link that leads out of the folder"]
+    assert not found.images and [problem.reason for problem in found.problems] == [
+        "is a link that leads out of the folder"
+    ]
     index = sample("DICOMDIR-nooffset")
     assert not scan([index]).problems and not scan([index]).images
 

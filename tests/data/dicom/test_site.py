@@ -17,7 +17,17 @@ from fedsm.data.dicom.site import images_folder, import_site, is_dicom_site
 from fedsm.data.findings import format_reports
 from fedsm.data.site_folder import list_pairs, read_pair
 from tests.helpers.dicom_files import (
-    SECRET, US, US_CLIP, contours, dataset, plain_text, random_volume, save, segmentation, series, truncate,
+    SECRET,
+    US,
+    US_CLIP,
+    contours,
+    dataset,
+    plain_text,
+    random_volume,
+    save,
+    segmentation,
+    series,
+    truncate,
     write_series,
 )  # fmt: skip
 from tests.helpers.dicom_site import PATIENTS, write_dicom_site, write_nifti_copy

@@ -19,7 +19,9 @@ def lend_positions(hd: Any, header: Any) -> None:
     frames = []
     for number in range(int(header.NumberOfFrames)):
         frame = Dataset()
-        frame.PlanePositionSequence = hd.PlanePositionSequence("PATIENT", (0, 0, number))
+        frame.PlanePositionSequence = hd.PlanePositionSequence(
+            "PATIENT", (0, 0, -number)
+        )  # in the order in which highdicom sorts
         frames.append(frame)
     header.FrameOfReferenceUID = hd.UID()
     header.SharedFunctionalGroupsSequence, header.PerFrameFunctionalGroupsSequence = [shared], frames

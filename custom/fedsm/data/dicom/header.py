@@ -161,6 +161,8 @@ def _instance(path: Path, d: Any) -> Instance:
     shown = rows and columns and str(d.SOPClassUID) != RTDOSE
     frames = int(d.get("NumberOfFrames") or 1) if shown else 0
     samples, allocated = int(d.get("SamplesPerPixel") or 1), int(d.get("BitsAllocated") or 8)
+    if not frames and pydicom().uid.UID(d.SOPClassUID).name.endswith("Image Storage"):
+        raise Unusable(DAMAGED, "export it again, or remove it")
     if frames:
         _check_size(path, syntax, rows, columns, frames, samples, allocated)
     mask = str(d.SOPClassUID) in (SEG, LABELMAP)
