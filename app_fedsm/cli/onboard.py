@@ -108,7 +108,8 @@ def _next(args: argparse.Namespace, chosen: str | None) -> dict[str, str]:
     if chosen is None:
         return {}
     which = ["--global"] if chosen == GLOBAL else []
-    return {"predict": paste("fedsm", "predict", args.run, args.data / "images", *which, "-o", "predictions")}
+    images = args.data / "images" if (args.data / "images").is_dir() else args.data
+    return {"predict": paste("fedsm", "predict", args.run, images, *which, "-o", "predictions")}
 
 
 def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 try:
     import fcntl
@@ -31,7 +31,7 @@ def locked(path: Path, site: str) -> Iterator[bool]:
         yield have_lock
 
 
-def try_lock(file: IO, shared: bool) -> bool:
+def try_lock(file: IO[Any], shared: bool) -> bool:
     """Locks a file unless another holds it.
 
     Raises:

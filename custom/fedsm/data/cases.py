@@ -11,8 +11,8 @@ import torch
 from fedsm.core.errors import UserError
 from fedsm.core.settings import JobSettings
 from fedsm.data.dataset import Part, load_pair
-from fedsm.data.dicom.place import FOLDER, ImportPlace
-from fedsm.data.dicom.site import images_folder
+from fedsm.data.dicom.place import ImportPlace
+from fedsm.data.dicom.site import images_folder, is_one_site
 from fedsm.data.patients import patients_of
 from fedsm.data.readers import pixel_spacing, read, slice_count, stem
 from fedsm.data.site_folder import Pair, list_pairs, site_folders
@@ -106,7 +106,7 @@ def data_folders(root: Path) -> dict[str, Path]:
     Raises:
         UserError: neither.
     """
-    if any((root / part).is_dir() for part in ("images", FOLDER)):
+    if is_one_site(root):
         return {root.resolve().name: root}
     names = site_folders(root)
     if not names:

@@ -20,8 +20,8 @@ from fedsm.core.names import is_site_name
 from fedsm.core.task_settings import TaskSettings
 from fedsm.core.text import printable
 from fedsm.data.check_pair import Seen, find_pairs, look_at
-from fedsm.data.dicom.place import FOLDER, ImportPlace
-from fedsm.data.dicom.site import import_site, is_dicom_site
+from fedsm.data.dicom.place import ImportPlace
+from fedsm.data.dicom.site import import_site, is_dicom_site, is_one_site, is_site
 from fedsm.data.findings import Notes, Patients, SiteReport, name_of, percent, some
 from fedsm.data.patients import patient_rule, patients_of
 from fedsm.data.site_folder import site_folders, suggest_label
@@ -167,10 +167,6 @@ def check_folder(
     return report
 
 
-def _is_site(folder: Path) -> bool:
-    return any((folder / part).is_dir() for part in ("images", "masks", FOLDER))
-
-
 def check_root(
     root: Path, task: TaskSettings, progress: Callable[[int], object] | None = None, rules: SiteRules = RESEARCH
 ) -> list[SiteReport]:
@@ -182,16 +178,16 @@ def check_root(
     Raises:
         UserError: no such folder, or no site in it.
     """
-    inside = [] if _is_site(root) else site_folders(root)
-    if _is_site(root) or (not any(_is_site(root / name) for name in inside) and is_dicom_site(root)):
+    if is_one_site(root):
         return [check_folder(root, root.resolve().name, task, progress, replace(rules, task_pattern=False))]
-    if not any(_is_site(root / name) for name in inside):
+    names = site_folders(root)
+    if not any(is_site(root / name) for name in names):
         raise UserError(
             "holds no site",
             file=root,
             remedy="give a folder with one sub-folder per site, each with images/ and masks/ or dicom/",
         )
-    reports = [check_folder(root / name, name, task, progress, rules) for name in inside]
+    reports = [check_folder(root / name, name, task, progress, rules) for name in names]
     owners: dict[str, dict[str, str]] = defaultdict(dict)
     for report in reports:
         for name, digest in report.hashes.items():

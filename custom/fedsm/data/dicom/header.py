@@ -24,7 +24,7 @@ _MAGIC_AT, _MAGIC = 128, b"DICM"
 _DEFLATED = "1.2.840.10008.1.2.1.99"
 _NATIVE = ("1.2.840.10008.1.2", "1.2.840.10008.1.2.1", "1.2.840.10008.1.2.2", _DEFLATED)
 _INFLATED_BYTES = 1024**3  # of a deflated file, which is inflated as a whole
-_LONG_VALUE = 1024**2  # longer values stay in the file until they are asked for
+_LONG_VALUE = 1024**2  # longer values stay in the file where only the header is read
 _MOST_FRAMES = 100_000
 # The only tags that are read for a scan. Sequences: enhanced multi-frame images, and what masks refer to.
 _TAGS = [
@@ -108,6 +108,8 @@ def looks_like_dicom(path: Path) -> bool:
     if path.suffix.lower() in ENDINGS:
         return True
     try:
+        if not path.is_file():  # opening a pipe would wait for ever
+            return False
         with path.open("rb") as f:
             return f.read(_MAGIC_AT + len(_MAGIC))[_MAGIC_AT:] == _MAGIC
     except OSError:
@@ -125,7 +127,8 @@ def open_file(path: Path, **options: Any) -> Any:
         if not path.is_file():  # reading a pipe would wait for ever
             raise ValueError("not a regular file")
         _check_deflated(path)
-        dataset = read(path, force=True, defer_size=_LONG_VALUE, **options)
+        header_only = options.get("stop_before_pixels")
+        dataset = read(path, force=True, defer_size=_LONG_VALUE if header_only else None, **options)
         if "SOPClassUID" not in dataset:
             dataset.SOPClassUID = dataset.file_meta.MediaStorageSOPClassUID
         return dataset

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import logging
 import warnings
@@ -31,6 +32,7 @@ def highdicom() -> ModuleType:
     return _quiet("highdicom")
 
 
+@functools.cache
 def _quiet(name: str) -> ModuleType:
     try:
         module = importlib.import_module(name)

@@ -64,6 +64,17 @@ def is_dicom_site(folder: Path) -> bool:
     return (folder / FOLDER).is_dir() or any(looks_like_dicom(path) for path in walk(folder))
 
 
+def is_site(folder: Path) -> bool:
+    """Whether a folder has what marks a site's."""
+    return any((folder / part).is_dir() for part in (*_PARTS, FOLDER))
+
+
+def is_one_site(root: Path) -> bool:
+    """Whether a folder is one site's own and not a data root; a folder of studies has no site below it."""
+    below = [folder for folder in root.iterdir() if folder.is_dir()] if root.is_dir() else []
+    return is_site(root) or (not any(map(is_site, below)) and is_dicom_site(root))
+
+
 def images_folder(folder: Path, site: str, task: TaskSettings, place: ImportPlace | None) -> Path:
     """The folder with the images/ and masks/ of a site: its own, or the converted copy of its DICOM files.
 
@@ -82,7 +93,7 @@ def images_folder(folder: Path, site: str, task: TaskSettings, place: ImportPlac
     if not imported.names:
         raise UserError(
             "holds no DICOM image with a mask that can be used", site=site, file=folder,
-            remedy="`fedsm data check` says why",
+            remedy="see `fedsm data check`",
         )  # fmt: skip
     if bad := sum(problem.bad for problem in imported.problems):
         log.warning("site %r: %d DICOM files or series cannot be used; `fedsm data check` names them", site, bad)
