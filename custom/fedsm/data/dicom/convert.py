@@ -89,7 +89,7 @@ def _with_labels(loaded: Loaded, labels: LabelMasks, folder: Path, name: str, ta
         nibabel.save(volume, new_file(folder / "masks" / f"{name}.nii"))
         return [name]
     stems = []
-    for frame in np.flatnonzero(labels.seen):
+    for frame in np.flatnonzero(labels.seen).tolist():
         stems.append(name if len(loaded.pixels) == 1 else f"{name}-{frame + 1:05d}")
         _write_image(loaded, frame, folder / "images", stems[-1])
         Image.fromarray(compose(stacked[:, frame], table)).save(new_file(folder / "masks" / f"{stems[-1]}.png"))
