@@ -46,7 +46,7 @@ def list_inputs(given: list[str]) -> Inputs:
         if path.is_dir():
             found = _walk(path)
             if not found:
-                raise UserError(f"no images in {path}", remedy=f"it must hold {FORMATS} files")
+                raise UserError(f"no images in {path}", remedy=f"it must hold {FORMATS} files, or DICOM")
             bases.append(os.path.abspath(path))
         elif path.exists() or path.is_symlink():
             found = [path]

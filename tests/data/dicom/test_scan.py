@@ -11,10 +11,11 @@ from pydicom.dataset import Dataset
 from pydicom.uid import DeflatedExplicitVRLittleEndian
 
 from fedsm.data.dicom import header
-from fedsm.data.dicom.header import Unusable, open_file, read_instance
+from fedsm.data.dicom.header import open_file, read_instance
 from fedsm.data.dicom.image import load
 from fedsm.data.dicom.pixels import codestream_size, read_frames
 from fedsm.data.dicom.scan import scan, walk
+from fedsm.data.dicom.unusable import Unusable
 from tests.helpers.dicom_files import (
     AXIAL,
     FLIPPED,

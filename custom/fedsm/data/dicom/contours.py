@@ -9,9 +9,10 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from fedsm.core.task_settings import TaskSettings
-from fedsm.data.dicom.header import Unusable, open_file
+from fedsm.data.dicom.header import open_file
 from fedsm.data.dicom.label_names import label_of, unknown_labels
 from fedsm.data.dicom.segmentation import LabelMasks, damaged, off_grid
+from fedsm.data.dicom.unusable import Unusable
 
 _FINE = 8  # Pillow draws on a grid that much finer, and the centres are looked up: it also fills what a line touches
 _BETWEEN = 0.25  # of the distance between slices: a contour that lies so far from a slice belongs to none

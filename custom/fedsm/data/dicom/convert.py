@@ -12,12 +12,13 @@ from PIL import Image
 from fedsm.core.private_files import new_file
 from fedsm.core.task_settings import TaskSettings
 from fedsm.data.dicom.contours import add_contours
-from fedsm.data.dicom.header import RTSTRUCT, Unusable
+from fedsm.data.dicom.header import RTSTRUCT
 from fedsm.data.dicom.image import Loaded, affine_of, load
 from fedsm.data.dicom.references import Masks
 from fedsm.data.dicom.scan import FILE, SERIES, Problem
 from fedsm.data.dicom.segmentation import LabelMasks, add_segmentation
 from fedsm.data.dicom.series import DicomImage
+from fedsm.data.dicom.unusable import Unusable
 from fedsm.data.labels import compose, mask_table
 from fedsm.data.readers import suffix
 

@@ -9,9 +9,10 @@ import nibabel
 import numpy as np
 from nibabel.orientations import io_orientation
 
-from fedsm.data.dicom.header import DAMAGED, Unusable
+from fedsm.data.dicom.header import DAMAGED
 from fedsm.data.dicom.pixels import read_frames
 from fedsm.data.dicom.series import DicomImage, Frame
+from fedsm.data.dicom.unusable import Unusable
 from fedsm.data.readers import volume_array
 
 _TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])  # DICOM counts to the left and back, NIfTI to the right and front

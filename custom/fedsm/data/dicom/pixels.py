@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fedsm.data.dicom.header import DAMAGED, Unusable, open_file
+from fedsm.data.dicom.header import DAMAGED, open_file
+from fedsm.data.dicom.unusable import Unusable
 from fedsm.data.limits import PICTURE_PIXELS
 
 _WHOLE = np.iinfo(np.int16)

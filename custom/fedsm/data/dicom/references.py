@@ -12,9 +12,10 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedsm.data.dicom.header import Instance, Unusable, open_file
+from fedsm.data.dicom.header import Instance, open_file
 from fedsm.data.dicom.scan import FILE, OTHER, Found, Problem
 from fedsm.data.dicom.series import DicomImage
+from fedsm.data.dicom.unusable import Unusable
 from fedsm.data.readers import VOLUMES, is_supported, stem, suffix
 
 _ENDING = re.compile(r"[-_](mask|seg)$", re.IGNORECASE)

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from fedsm.core.task_settings import TaskSettings
-from fedsm.data.dicom.header import LABELMAP, Plane, Unusable, group_of, open_file, planes_of
+from fedsm.data.dicom.header import LABELMAP, open_file
 from fedsm.data.dicom.label_names import label_of, unknown_labels
+from fedsm.data.dicom.planes import Plane, group_of, planes_of
 from fedsm.data.dicom.series import DicomImage
+from fedsm.data.dicom.unusable import Unusable
 
 _MOST_SHIFT = 0.25  # voxels by which a mask's frame may lie beside its image's
 

@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from fedsm.core.natural_order import natural_key
-from fedsm.data.dicom.header import Instance, Plane, Unusable
+from fedsm.data.dicom.header import Instance
+from fedsm.data.dicom.planes import Plane
+from fedsm.data.dicom.unusable import Unusable
 from fedsm.data.limits import TooLarge, check_volume
 
 _SAME = 1e-3  # direction cosines and relative spacings that differ by less are the same
@@ -109,17 +111,12 @@ def arrange(frames: tuple[Frame, ...]) -> DicomImage:
     """Frames with a plane as a volume, in the order of their positions along the normal.
 
     Raises:
-        UserError: they are not slices of one volume.
+        Unusable: they are not slices of one volume.
     """
     first = frames[0]
     along, spacing = _orientation(first), np.array(_plane(first).spacing)
     for frame in frames:
-        one = frame.instance
-        if (one.rows, one.columns, one.samples) != (
-            first.instance.rows,
-            first.instance.columns,
-            first.instance.samples,
-        ):
+        if (frame.instance.rows, frame.instance.columns) != (first.instance.rows, first.instance.columns):
             raise Unusable("has slices of different sizes", "export each volume as a series of its own")
         if not np.allclose(_orientation(frame), along, atol=_SAME) or not np.allclose(
             _plane(frame).spacing, spacing, rtol=_SAME
@@ -138,8 +135,8 @@ def arrange(frames: tuple[Frame, ...]) -> DicomImage:
     step, missing = normal * thickness, 0
     if len(frames) > 1:
         steps = np.diff(heights)
-        usual = float(np.median(steps))
-        if steps.min() < max(1e-4, _SAME * usual):
+        usual = float(steps.min())  # where many slices are missing, most steps are larger
+        if usual < max(1e-4, _SAME * float(np.median(steps))):
             raise Unusable(
                 "has several slices at one position (echoes, times or diffusion weights)",
                 "export each volume as a series of its own, and each image once",

@@ -101,19 +101,30 @@ def images_folder(folder: Path, site: str, task: TaskSettings, place: ImportPlac
 
 
 def import_site(folder: Path, site: str, task: TaskSettings, place: ImportPlace | None = None) -> Imported:
-    """Brings the converted copy of a site's DICOM files up to date."""
+    """Brings the converted copy of a site's DICOM files up to date.
+
+    Raises:
+        UserError: it cannot be written.
+    """
     place = place or passing_place(folder)
     base = folder / FOLDER if (folder / FOLDER).is_dir() else folder
     found = scan(walk(base), base)
     masks, unassigned = assign(found)
     out = place.for_task(task)
     imported = Imported(out, found, [*found.problems, *unassigned])
-    with private_files():
-        for part in _PARTS:
-            (out / part).mkdir(parents=True, exist_ok=True, mode=0o700)
-        key = place.key(site)
-        with locked(out / _LOCK, site):
-            _update(imported, masks, base, key, task)
+    try:
+        with private_files():
+            for part in _PARTS:
+                (out / part).mkdir(parents=True, exist_ok=True, mode=0o700)
+            key = place.key(site)
+            with locked(out / _LOCK, site):
+                _update(imported, masks, base, key, task)
+    except OSError as e:
+        raise UserError(
+            f"the copy of the DICOM files cannot be written to {out} ({e.strerror or type(e).__name__})",
+            site=site,
+            remedy="make room there, or set another cache_dir in fedsm_site.yaml",
+        ) from e
     return imported
 
 
@@ -130,6 +141,7 @@ def _update(imported: Imported, masks: dict[str, Masks], base: Path, key: bytes,
         name, stamp = opaque(key, "image", image.uid), _stamp(key, image, own)
         known = before.get(name)
         if known is None or known["stamp"] != stamp or not _there(out, known["stems"]):
+            _remove(out, name)
             try:
                 known = {"stamp": stamp, "stems": convert(image, own, out, name, task)}
             except Refused as e:
@@ -164,6 +176,13 @@ def _stamp(key: bytes, image: DicomImage, masks: Masks) -> str:
 
 def _there(out: Path, stems: Iterable[str]) -> bool:
     return all(any((out / part).glob(f"{stem}.*")) for part in _PARTS for stem in stems)
+
+
+def _remove(out: Path, name: str) -> None:
+    """Removes an earlier copy of an image: its mask may have had another format."""
+    for part in _PARTS:
+        for path in (out / part).glob(f"{name}*"):
+            path.unlink()
 
 
 def _clean(out: Path, stems: Iterable[str]) -> None:

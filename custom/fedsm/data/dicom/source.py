@@ -13,11 +13,12 @@ from PIL import Image
 from fedsm.core.errors import UserError
 from fedsm.core.task_settings import TaskSettings
 from fedsm.data.dicom.capture import write_capture
-from fedsm.data.dicom.header import ENDINGS, Unusable
+from fedsm.data.dicom.header import ENDINGS
 from fedsm.data.dicom.image import Loaded, affine_of, load, reader_frames
 from fedsm.data.dicom.scan import OTHER, scan
 from fedsm.data.dicom.seg_file import write_seg
 from fedsm.data.dicom.series import DicomImage
+from fedsm.data.dicom.unusable import Unusable
 from fedsm.data.labels import decompose
 from fedsm.data.site_folder import check_image
 from fedsm.data.sources import Opened, Origin, SliceName, Source
