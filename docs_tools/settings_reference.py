@@ -9,7 +9,7 @@ from app_fedsm.experiments.experiment_file import ExperimentFile
 from fedsm.client.site_file import PrivacyOfStatistics, SiteFile
 from fedsm.core.model import Settings, expected
 from fedsm.core.settings import JobSettings
-from fedsm.core.task_settings import AugmentSettings, SelectorNetSettings, TaskSettings, UNetSettings
+from fedsm.core.task_settings import AugmentSettings, LabelCode, SelectorNetSettings, TaskSettings, UNetSettings
 from fedsm.tracks import KINDS
 from fedsm.tracks.options import TrackOptions
 
@@ -27,6 +27,7 @@ SECTIONS: dict[str, tuple[str, list[tuple[str, type[Settings]]]]] = {
             ("unet.", UNetSettings),
             ("selector_net.", SelectorNetSettings),
             ("augment.", AugmentSettings),
+            ("codes.LABEL.", LabelCode),
         ],
     ),
     "Tracks": (

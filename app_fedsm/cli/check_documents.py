@@ -67,6 +67,7 @@ class DataSite(Described):
     level: Level = Field(description="That of the worst finding.")
     pairs: int = Field(description="Pairs of image and mask.")
     patients: PatientCount | None = Field(description="Null where they cannot be told apart.")
+    source: str | None = Field(description="What a folder of DICOM files holds, in words; null for images/ and masks/.")
     summary: SiteSummary | None = Field(description="Null where no pair could be read.")
     findings: list[DataFinding] = Field(description="The worst first.")
 
@@ -118,6 +119,7 @@ def _site(report: SiteReport) -> dict:
         "level": report.level,
         "pairs": report.pairs,
         "patients": report.patients and {"count": report.patients.count, "rule": report.patients.rule},
+        "source": report.source or None,
         "summary": report.summary or None,
         "findings": [{key: getattr(finding, key) for key in keys} for finding in report.findings],
     }

@@ -33,6 +33,7 @@ def _onboard(args: argparse.Namespace) -> Result:
     from app_fedsm.cli.onboard_document import Onboarding, onboarding
     from app_fedsm.cli.onboard_text import describe
     from app_fedsm.runs.run_folder import find_super_model
+    from fedsm.data.dicom.site import images_folder
     from fedsm.data.site_folder import list_images
     from fedsm.super_model.model import SuperModel
     from fedsm.super_model.resemblance import recommended, resemblance
@@ -40,10 +41,10 @@ def _onboard(args: argparse.Namespace) -> Result:
     from fedsm.tracks import knows_distance
 
     site = args.data.resolve().name
-    images, pairs = list_images(args.data, site)
     if args.start and args.start.exists():
         raise UserError(f"{args.start} is there already", remedy="choose another file")
     model = SuperModel.load(find_super_model(args.run))
+    images, pairs = list_images(images_folder(args.data, site, model.settings.task, None), site)
     if args.start and not knows_distance(model.settings):
         kind = model.manifest["selector"]
         raise UserError(
@@ -109,7 +110,8 @@ def _next(args: argparse.Namespace, chosen: str | None) -> dict[str, str]:
     if chosen is None:
         return {}
     which = ["--global"] if chosen == GLOBAL else []
-    return {"predict": paste("fedsm", "predict", args.run, args.data / "images", *which, "-o", "predictions")}
+    images = args.data / "images" if (args.data / "images").is_dir() else args.data
+    return {"predict": paste("fedsm", "predict", args.run, images, *which, "-o", "predictions")}
 
 
 def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:

@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 _EXAMPLE = """example:
   fedsm predict runs/first demo_data/site-1/images -o predictions
   fedsm predict runs/first 'scans/**/*.nii.gz' --site site-2 -o volumes
+  fedsm predict runs/first pacs_export -o segmented --secondary-capture
 """
 _DESCRIPTION = """Segments files with a super model: for each image the selector chooses the network (Algorithm 2).
 
 INPUT is a file, a folder (with all below it) or a pattern. OUT gets masks/ (size, format, affine and header of the
 input; JPEG would change values, so its masks are PNG), overlays/ and predictions.csv: model used, confidence, distance
 to the nearest site (1 is usual there), whether the image is foreign, seconds, area of each label. Sub-folders are
-mirrored.
+mirrored. A DICOM series is one image, and its mask is a DICOM-SEG; predictions.csv names each slice by its UIDs.
 
 Exit codes: 0 done, 1 some file could not be predicted (a line each on stderr), 2 bad input (nothing was started)."""
 
@@ -51,20 +52,24 @@ def _predict(args: argparse.Namespace) -> int:
     model = SuperModel.load(find_super_model(args.run), args.device)
     options = {"site": args.site, "use_global": args.use_global, "blend": args.blend, **_policy(args)}
     model.check(**options)
-    names = {file: below.as_posix() for file, below in inputs.items()}
-    output = Output(args.out, output_paths(inputs, model.mask_dtype), names, not args.no_overlays)
+    names = {source: below.as_posix() for source, below in inputs.sources.items()}
+    paths = output_paths(inputs.sources, model.mask_dtype)
+    output = Output(args.out, paths, names, not args.no_overlays, args.secondary_capture)
 
     def report(line: str) -> None:
         tqdm.write(f"fedsm: {printable(line)}", file=sys.stderr)
 
+    for problem in inputs.problems:
+        report(str(problem))
     images, failed = predict_files(model, output, args.batch_size, options, report)
+    failed, files = failed + len(inputs.problems), len(inputs.sources) + len(inputs.problems)
     if not images:
         (args.out / TABLE).unlink()
         with contextlib.suppress(OSError):  # what was there before stays
             args.out.rmdir()
-        print(f"fedsm: none of {len(inputs)} files could be predicted", file=sys.stderr)
+        print(f"fedsm: none of {files} files could be predicted", file=sys.stderr)
         return 1
-    bad = f", {failed} of {len(inputs)} files could not be predicted" if failed else ""
+    bad = f", {failed} of {files} files could not be predicted" if failed else ""
     count = "1 image or slice" if images == 1 else f"{images} images or slices"
     print(f"{count}{bad}: {args.out / TABLE}")
     if not args.no_overlays:
@@ -93,6 +98,9 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
         "--tta", action=argparse.BooleanOptionalAction, help="predict the mirror image as well and take the mean"
     )
     parser.add_argument("--no-overlays", action="store_true", help="write no overlays")
+    parser.add_argument(
+        "--secondary-capture", action="store_true", help="of DICOM images write the overlay as DICOM too, to captures/"
+    )
     parser.add_argument("--batch-size", type=int, default=16, metavar="B", help="images at once (default: 16)")
     parser.add_argument("--device", metavar="D", help="e.g. cuda:0 (default: CUDA when present, else the CPU)")
     parser.add_argument("--force", action="store_true", help="write into a folder that holds something, which stays")

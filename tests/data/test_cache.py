@@ -18,6 +18,7 @@ import torch
 from PIL import Image
 
 from app_fedsm.config.build import build_settings
+from fedsm.core import file_lock
 from fedsm.core.errors import UserError
 from fedsm.data import cache as cache_module
 from fedsm.data import dataset, digests
@@ -243,7 +244,7 @@ def test_a_bad_file_is_named_and_leaves_nothing(site, cache):
 
 
 def test_where_there_are_no_locks_the_first_to_finish_wins(site, cache, monkeypatch):
-    monkeypatch.setattr(cache_module, "fcntl", None)
+    monkeypatch.setattr(file_lock, "fcntl", None)
     other = cache_module._write
 
     def slower(folder, decoded, room):

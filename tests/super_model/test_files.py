@@ -43,8 +43,8 @@ def test_every_format(model, tmp_path, capsys):
     table = {row["file"]: row for row in rows_of(out)}
     assert set(table) == {f"{e}/a.{e}" for e in FORMATS} | {"grey.png", "dot.png"}
     assert set(table["grey.png"]) == {
-        "file", "slice", "model", "confidence", "distance", "foreign", "seconds", "disc_pixels", "disc_mm2",
-        "cup_pixels", "cup_mm2", "vertical_cup_to_disc",
+        "file", "slice", "series_uid", "instance_uid", "model", "confidence", "distance", "foreign", "seconds",
+        "disc_pixels", "disc_mm2", "cup_pixels", "cup_mm2", "vertical_cup_to_disc",
     }  # fmt: skip
     for ending in FORMATS:
         kept = "png" if ending == "jpg" else ending

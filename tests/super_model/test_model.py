@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from fedsm.core.errors import UserError
+from fedsm.data.labels import compose, decompose, mask_table
 from fedsm.nets import build_unet
 from fedsm.selectors.inference import blend, mix
 from fedsm.super_model.artefact import load_super_model
-from fedsm.super_model.labels import compose, decompose, mask_table
 from fedsm.super_model.model import SuperModel
 from fedsm.tracks import build_inference_selector
 from tests.helpers.small_jobs import small_settings

@@ -63,7 +63,9 @@ class SiteFile(Settings):
     """What `fedsm_site.yaml` holds."""
 
     data: str | None = Field(
-        default=None, description="This site's folder with `images/` and `masks/`. Must be set, unless `data_root` is."
+        default=None,
+        description="This site's folder with `images/` and `masks/`, or with DICOM files. Must be set, unless"
+        " `data_root` is.",
     )
     data_root: str | None = Field(
         default=None, description="For the simulator, instead of `data`: a folder with one sub-folder for each site."

@@ -53,7 +53,7 @@ class SiteScorer:
         settings = self._settings
         model: dict = {"sites": self._sites, "labels": list(settings.task.labels), "gamma": policy.gamma}
         model["settings"] = {"gammas": list(settings.gammas)}
-        cases = SiteCases(site.data, self._name, settings, meta["part"], site.state_dir, site.rules)
+        cases = SiteCases(site.data, self._name, settings, meta["part"], site.state_dir, site.rules, None, site.imports)
 
         def look() -> None:
             if aborted():

@@ -12,6 +12,7 @@ import torch
 from fedsm.client.site_file import SiteFile
 from fedsm.core.errors import UserError
 from fedsm.core.yaml_file import read_yaml
+from fedsm.data.dicom.place import FOLDER, KEY, ImportPlace
 from fedsm.data.site_rules import SiteRules
 from fedsm.selectors.private_sums import StatisticsPrivacy
 
@@ -56,6 +57,12 @@ class SiteSettings:
     min_patients: int
     trainer: str | None = None
     statistics_privacy: StatisticsPrivacy | None = None
+
+    @property
+    def imports(self) -> ImportPlace:
+        """Where the copy of DICOM files is kept. The key of its names lasts as long as the split."""
+        key = None if self.rules.task_pattern else self.state_dir / KEY
+        return ImportPlace(self.cache_dir / FOLDER, key)
 
 
 def load_site_settings(

@@ -51,7 +51,7 @@ class SiteTrainer:
         self.sites = sites
         self.device = site.device
         cache = SiteCache(site.cache_dir, site.cache_budget, site.workers)
-        self.parts = load_site(site.data, name, settings, site.state_dir, site.rules, cache)
+        self.parts = load_site(site.data, name, settings, site.state_dir, site.rules, cache, site.imports)
         self._release = release_of(settings, site, name, self.parts["train"].files)
         self._context = SiteContext(index, len(sites), site.device, self._release)
         self.tracks = client_tracks(settings, self._context)

@@ -13,6 +13,7 @@ from fedsm.core.names import is_plain_name
 
 # A label is shown, written to tables, and put into configurations, where MONAI runs `$...` as code.
 _LABEL = re.compile(r"[^\W_][\w .()-]{0,63}")
+_CODE_TEXT = r"^[^\\\x00-\x1f\x7f]+$"  # DICOM separates values by backslashes
 
 
 def _plain_name(value: str) -> str:
@@ -90,6 +91,25 @@ class AugmentSettings(Settings):
     )
 
 
+class LabelCode(Settings):
+    """What a label is, in a coding scheme that other programs know: for DICOM-SEG."""
+
+    code: str = Field(
+        min_length=1, max_length=16, pattern=_CODE_TEXT, description="The code, for example `41216001`; in quotes."
+    )
+    scheme: str = Field(
+        default="SCT", min_length=1, max_length=16, pattern=_CODE_TEXT, description="Coding scheme; `SCT` is SNOMED CT."
+    )
+    meaning: str = Field(
+        min_length=1, max_length=64, pattern=_CODE_TEXT, description="The code in words, for example `Prostate`."
+    )
+    category: Literal["anatomical", "abnormal", "tissue"] = Field(
+        default="anatomical",
+        description="The kind of thing: an anatomical structure, a morphologically abnormal structure (a lesion), or a"
+        " tissue.",
+    )
+
+
 class TaskSettings(Settings):
     """What is segmented, and with which networks."""
 
@@ -134,6 +154,13 @@ class TaskSettings(Settings):
         description="Regular expression that finds the patient in a file's name. Empty: each file is a patient. Used in"
         " the simulator only; a real site has its own.",
     )
+
+    codes: dict[str, LabelCode] = Field(
+        default={}, max_length=MOST_LABELS,
+        json_schema_extra={EXPECTED: "a mapping of labels to codes"},
+        description="Code of each label for DICOM-SEG; see below. A label without one gets its own name as a private"
+        " code (scheme `99FEDSM`); codes of other labels are not used.",
+    )  # fmt: skip
 
     @field_validator("labels", mode="before")
     @classmethod

@@ -36,14 +36,10 @@ import numpy as np
 import torch
 
 from fedsm.core.errors import UserError
+from fedsm.core.file_lock import locked, try_lock
 from fedsm.core.files import SHARED_PARTIAL
 from fedsm.data.digests import content_key
 from fedsm.data.site_folder import Pair
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 _IMAGES, _LABELS, _MANIFEST = "images.f32", "labels.u8", "manifest.json"
 _MANIFEST_BYTES, _COUNT_BYTES = 256, 16  # the largest size of a manifest, and of each file's count in it
@@ -118,11 +114,11 @@ def open_entry(
 
     key = key_now()
     entry_dir = cache.folder / key
-    with _lock(cache.folder / "lock", site) as locked:
-        if locked:
+    with locked(cache.folder / "lock", site) as have_lock:
+        if have_lock:
             _sweep(cache.folder)
         extra = _MANIFEST_BYTES + _COUNT_BYTES * len(pairs)
-        room = _make_room(cache, site, entry_dir, need + extra, locked) - extra
+        room = _make_room(cache, site, entry_dir, need + extra, have_lock) - extra
         entry = _map(entry_dir)
         if entry is None:
             shutil.rmtree(entry_dir, ignore_errors=True)  # damaged
@@ -139,43 +135,13 @@ def open_entry(
     return entry
 
 
-@contextlib.contextmanager
-def _lock(path: Path, site: str) -> Iterator[bool]:
-    """Waits for the lock, which the system takes from a process that dies. Yields whether we have it."""
-    with contextlib.ExitStack() as stack:
-        try:
-            file = stack.enter_context(path.open("a"))
-            if not _try_lock(file, shared=False):
-                log.info("site %r waits for another process, which builds the cache in %s", site, path.parent)
-                fcntl.flock(file, fcntl.LOCK_EX)
-            locked = True
-        except OSError:
-            locked = False
-        yield locked
-
-
-def _try_lock(file: IO, shared: bool) -> bool:
-    """Locks a file unless another holds it.
-
-    Raises:
-        OSError: there are no locks here.
-    """
-    if fcntl is None:
-        raise OSError("no locks on this system")
-    try:
-        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def _map(entry_dir: Path) -> Entry | None:
     """Opens an entry; None if there is none, or if its files do not have the sizes given in its manifest."""
     with contextlib.ExitStack() as stack:
         try:
             manifest = stack.enter_context((entry_dir / _MANIFEST).open(encoding="utf-8"))
             with contextlib.suppress(OSError):
-                _try_lock(manifest, shared=True)
+                try_lock(manifest, shared=True)
             content = json.load(manifest)
             arrays = []
             for name, dtype in ((_IMAGES, np.float32), (_LABELS, np.uint8)):
@@ -290,4 +256,4 @@ def _drop(entry_dir: Path, site: str) -> None:
 
 def _is_used(entry_dir: Path) -> bool:
     with (entry_dir / _MANIFEST).open() as manifest:
-        return not _try_lock(manifest, shared=False)
+        return not try_lock(manifest, shared=False)

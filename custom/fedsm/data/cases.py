@@ -12,6 +12,8 @@ import torch
 from fedsm.core.errors import UserError
 from fedsm.core.settings import JobSettings
 from fedsm.data.dataset import Part, pair_tensors
+from fedsm.data.dicom.place import ImportPlace
+from fedsm.data.dicom.site import images_folder, is_one_site
 from fedsm.data.patients import patients_of
 from fedsm.data.readers import slice_count, stem, voxel_spacing
 from fedsm.data.site_folder import Pair, list_pairs, read_pair, site_folders
@@ -71,6 +73,7 @@ class SiteCases:
         state: the site's state folder with the split of training, which is only read; None: the split is drawn again.
         rules: what the site decides about its files, whatever the job says.
         pairs: only these files; None: all, each of which must have a mask.
+        imports: where the copy of DICOM files is kept; see `images_folder`.
 
     Raises:
         UserError: whatever is wrong with the folder.
@@ -78,9 +81,10 @@ class SiteCases:
 
     def __init__(
         self, folder: Path, site: str, settings: JobSettings, part: str, state: Path | None = None,
-        rules: SiteRules = RESEARCH, pairs: list[Pair] | None = None,
+        rules: SiteRules = RESEARCH, pairs: list[Pair] | None = None, imports: ImportPlace | None = None,
     ):  # fmt: skip
         self.site, self.part, self._settings = site, part, settings
+        folder = images_folder(folder, site, settings.task, imports)
         pairs = list_pairs(folder, site) if pairs is None else pairs
         stems = [p.stem for p in pairs]
         patients = patients_of(folder, stems, rules.pattern(folder, settings.task, site), site)
@@ -123,7 +127,7 @@ def data_folders(root: Path) -> dict[str, Path]:
     Raises:
         UserError: neither.
     """
-    if (root / "images").is_dir():
+    if is_one_site(root):
         return {root.resolve().name: root}
     names = site_folders(root)
     if not names:

@@ -20,6 +20,8 @@ from fedsm.core.names import is_site_name
 from fedsm.core.task_settings import TaskSettings
 from fedsm.core.text import printable
 from fedsm.data.check_pair import Seen, find_pairs, look_at
+from fedsm.data.dicom.place import ImportPlace
+from fedsm.data.dicom.site import import_site, is_dicom_site, is_one_site, is_site
 from fedsm.data.findings import Notes, Patients, SiteReport, name_of, percent, some
 from fedsm.data.patients import patient_rule, patients_of
 from fedsm.data.site_folder import site_folders, suggest_label
@@ -125,17 +127,24 @@ def check_folder(
     task: TaskSettings,
     progress: Callable[[int], object] | None = None,
     rules: SiteRules = RESEARCH,
+    imports: ImportPlace | None = None,
 ) -> SiteReport:
     """Checks one site; decodes each file once.
 
     Args:
-        folder: the site's folder, with `images/` and `masks/`.
+        folder: the site's folder, with `images/` and `masks/` or DICOM files.
         site: its name, for the report.
         task: what its masks may hold.
         progress: called with 1 for each pair.
         rules: what the site decides about its files, whatever the task says.
+        imports: where the copy of DICOM files is kept; see `images_folder`.
     """
     notes: Notes = defaultdict(list)
+    imported = import_site(folder, site, task, imports) if is_dicom_site(folder) else None
+    if imported:
+        for problem in imported.problems:
+            notes[problem.kind].append(problem.text(folder))
+        folder = imported.folder
     pairs = find_pairs(folder, notes)
     seen = {}
     for pair in pairs:
@@ -152,11 +161,10 @@ def check_folder(
     values = set().union(*(one.counts for one in seen.values()))
     suggested = suggest_label(task, values)
     report.add(notes, {"values": f"{suggested}, or correct the masks (never JPEG)"} if suggested else {})
+    if imported:
+        report.source = imported.found.describe()
+        report.rename(imported.shown)
     return report
-
-
-def _is_site(folder: Path) -> bool:
-    return (folder / "images").is_dir() or (folder / "masks").is_dir()
 
 
 def check_root(
@@ -170,14 +178,14 @@ def check_root(
     Raises:
         UserError: no such folder, or no site in it.
     """
-    if _is_site(root):
+    if is_one_site(root):
         return [check_folder(root, root.resolve().name, task, progress, replace(rules, task_pattern=False))]
     names = site_folders(root)
-    if not any(_is_site(root / name) for name in names):
+    if not any(is_site(root / name) for name in names):
         raise UserError(
             "holds no site",
             file=root,
-            remedy="give a folder with one sub-folder per site, each with images/ and masks/",
+            remedy="give a folder with one sub-folder per site, each with images/ and masks/ or dicom/",
         )
     reports = [check_folder(root / name, name, task, progress, rules) for name in names]
     owners: dict[str, dict[str, str]] = defaultdict(dict)

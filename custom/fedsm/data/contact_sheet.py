@@ -14,6 +14,7 @@ from fedsm.core.private_files import new_file
 from fedsm.core.task_settings import TaskSettings
 from fedsm.core.text import printable
 from fedsm.data.check_pair import find_pairs, load_pair
+from fedsm.data.dicom.site import images_folder
 from fedsm.data.findings import KINDS, Notes, name_of
 from fedsm.data.intensity import scale_intensity
 from fedsm.data.site_folder import Pair
@@ -47,7 +48,7 @@ def write_contact_sheet(
     Raises:
         UserError: `out` cannot be written.
     """
-    pairs = find_pairs(folder, defaultdict(list))
+    pairs = find_pairs(images_folder(folder, site, task, None), defaultdict(list))
     marked = [row for row, pair in enumerate(pairs) if _is_noted(pair, noted)][: count // 2]
     others = [row for row in range(len(pairs)) if row not in marked]
     even = np.linspace(0, len(others) - 1, min(count - len(marked), len(others))).round().astype(int)

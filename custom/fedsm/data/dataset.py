@@ -25,6 +25,8 @@ from fedsm.core.tensors import Batch
 from fedsm.core.text import printable
 from fedsm.data import intensity, readers, site_folder
 from fedsm.data.cache import CacheFull, Entry, SiteCache, open_entry
+from fedsm.data.dicom.place import ImportPlace
+from fedsm.data.dicom.site import images_folder
 from fedsm.data.intensity import IntensityError, scale_intensity
 from fedsm.data.patients import patients_of
 from fedsm.data.readers import VOLUMES, slice_count, suffix
@@ -125,6 +127,7 @@ def load_site(
     state: Path | None = None,
     rules: SiteRules = RESEARCH,
     cache: SiteCache | None = None,
+    imports: ImportPlace | None = None,
 ) -> dict[str, Part]:
     """Loads the three parts of a site's folder.
 
@@ -135,10 +138,12 @@ def load_site(
         state: where the split is stored; None: it is drawn anew.
         rules: what the site decides about its files, whatever the job says.
         cache: where decoded images are kept; None: they are decoded to memory.
+        imports: where the copy of DICOM files is kept; see `images_folder`.
 
     Raises:
         UserError: whatever is wrong with the folder, naming the site, the file and the remedy.
     """
+    folder = images_folder(folder, site, settings.task, imports)
     pairs = list_pairs(folder, site)
     stems = [p.stem for p in pairs]
     patients = patients_of(folder, stems, rules.pattern(folder, settings.task, site), site)

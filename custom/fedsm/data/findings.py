@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -21,6 +21,8 @@ KINDS = {
     "site name": ("FAIL", "FLARE cannot carry the name of this folder", "rename it: letters, digits, '-' and '_' only"),
     "folder": ("FAIL", "folder is missing or cannot be opened", "create it, and put the site's files there"),
     "no images": ("FAIL", "no images", f"put {FORMATS} files into images/ and masks/"),
+    "dicom file": ("FAIL", "DICOM file that cannot be used", "see each; what is not named here is used"),
+    "dicom series": ("FAIL", "DICOM series that cannot be used", "see each; what is not named here is used"),
     "no mask": ("FAIL", "image without mask", "add a mask of the same name, or remove the image"),
     "no image": ("FAIL", "mask without image", "add an image of the same name, or remove the mask"),
     "twins": ("FAIL", "two files of the same name", "keep one of them"),
@@ -58,6 +60,8 @@ KINDS = {
     "palette": ("WARN", "GIF mask with a palette of colours", "look at the contact sheet: GIF writers renumber labels"),
     "mixed": ("WARN", "volume and picture as a pair", "compare with the contact sheet: is the mask turned or flipped?"),
     "passed over": ("WARN", "unsupported file, ignored", "convert it if it belongs to the data, otherwise remove it"),
+    "dicom no mask": ("WARN", "DICOM image without mask, not used", "add a mask if it belongs to the data"),
+    "dicom other": ("WARN", "file that is no image of the data, ignored", "see each"),
     "one site": ("WARN", "the only site", "`fedsm run` needs a folder of at least 2 sites"),
 }  # fmt: skip
 
@@ -98,6 +102,7 @@ class SiteReport:
     Attributes:
         patients: None if they cannot be told apart.
         hashes: image file -> hash of its pixels, to compare sites.
+        source: what a folder of DICOM files holds, in a few words; empty: the site has images/ and masks/.
         noted: all notes: mostly a file's name and what is wrong with it.
     """
 
@@ -108,6 +113,7 @@ class SiteReport:
     patients: Patients | None = None
     hashes: dict[str, str] = field(default_factory=dict, repr=False)
     noted: list[str] = field(default_factory=list, repr=False)
+    source: str = ""
 
     @property
     def level(self) -> str:
@@ -126,6 +132,12 @@ class SiteReport:
                 remedy = printable(remedies.get(kind, remedy))
                 self.findings.append(Finding(level, self.site, what + count, remedy, some(entries), kind, noted))
         self.findings.sort(key=lambda finding: finding.level)
+
+    def rename(self, shown: Callable[[str], str]) -> None:
+        """Shows other names of files in the findings; `noted` keeps those by which the files are found."""
+        self.findings = [
+            replace(one, file=shown(one.file), noted=tuple(map(shown, one.noted))) for one in self.findings
+        ]
 
 
 def some(names: list[str], between: str = ", ") -> str:
@@ -193,8 +205,7 @@ def format_reports(reports: list[SiteReport]) -> str:
     lines = []
     for report in reports:
         lines.append(f"{report.level} {printable(report.site)}: {contents(report)}")
-        if report.patients is not None:
-            lines.append(f"  {printable(report.patients)}")
+        lines += [f"  {printable(line)}" for line in (report.source, report.patients) if line]
         for finding in report.findings:
             lines.append(f"  {finding.level} {finding.what}{': ' if finding.file else ''}{finding.file}")
             lines.append(f"       remedy: {finding.remedy}")

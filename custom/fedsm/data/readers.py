@@ -64,7 +64,7 @@ def read(path: Path, site: str | None = None, mask: bool = False) -> np.ndarray:
     try:
         if not path.is_file():  # reading a pipe would wait for ever
             raise ValueError("not a regular file")
-        array = _read_volume(path, mask) if suffix(path) in VOLUMES else _read_picture(path, mask)
+        array = volume_array(load_volume(path), mask) if suffix(path) in VOLUMES else _read_picture(path, mask)
     except UserError:
         raise
     except Exception as e:  # every decoder has its own exceptions; to a person they all mean the same
@@ -105,8 +105,12 @@ def has_colours(picture: Image.Image) -> bool:
     return bool((palette != palette[:, :1]).any())
 
 
-def _read_volume(path: Path, mask: bool) -> np.ndarray:
-    volume = load_volume(path)
+def volume_array(volume: nibabel.Nifti1Image, mask: bool = False) -> np.ndarray:
+    """A volume as (slices, H, W, channels); see `read`.
+
+    Raises:
+        ValueError: it is not one 2D or 3D image of numbers.
+    """
     array = np.asanyarray(volume.dataobj)
     while array.ndim > 3 and array.shape[-1] == 1:
         array = array[..., 0]

@@ -138,7 +138,15 @@ def read_image(path: Path, task: TaskSettings, site: str | None = None) -> np.nd
     Raises:
         UserError: unreadable file, values that are not finite, or channels that do not fit.
     """
-    image = read(path, site)
+    return check_image(read(path, site), task, path, site)
+
+
+def check_image(image: np.ndarray, task: TaskSettings, path: Path | str, site: str | None) -> np.ndarray:
+    """An image that was read, with the task's channels.
+
+    Raises:
+        UserError: values that are not finite, or channels that do not fit.
+    """
     if image.dtype.kind == "f" and not np.isfinite(image).all():
         raise UserError("holds NaN or infinite values", site=site, file=path, remedy="export it again")
     return match_channels(image, task, path, site)

@@ -45,9 +45,7 @@ def write_mask(path: Path, mask: np.ndarray, image: Path) -> None:
 
 def _write_volume(path: Path, mask: np.ndarray, image: Path) -> None:
     volume = load_volume(image)
-    ras = mask[:, ::-1].transpose(2, 1, 0)  # undoes what the reader does last
-    back = ornt_transform(axcodes2ornt("RAS"), io_orientation(volume.affine))
-    array = np.ascontiguousarray(apply_orientation(ras, back))
+    array = on_grid(mask, volume.affine)
     array = array.reshape(volume.shape if volume.shape[3:] in ((), (1,)) else volume.shape[:3])
     header = volume.header.copy()
     header.set_data_dtype(array.dtype)
@@ -56,10 +54,19 @@ def _write_volume(path: Path, mask: np.ndarray, image: Path) -> None:
     nibabel.save(type(volume)(array, volume.affine, header), path)
 
 
+def on_grid(mask: np.ndarray, affine: np.ndarray) -> np.ndarray:
+    """A mask (slices, H, W) in the order and orientation of `readers.volume_array`, back on its volume's own grid."""
+    ras = mask[:, ::-1].transpose(2, 1, 0)  # undoes what the reader does last
+    back = ornt_transform(axcodes2ornt("RAS"), io_orientation(affine))
+    return np.ascontiguousarray(apply_orientation(ras, back))
+
+
 def pixel_area(image: Path) -> float | None:
     """Square millimetres of a pixel of a volume's slices; None for a picture, which does not say."""
-    if suffix(image) not in VOLUMES:
-        return None
-    affine = load_volume(image).affine
+    return None if suffix(image) not in VOLUMES else slice_pixel_area(load_volume(image).affine)
+
+
+def slice_pixel_area(affine: np.ndarray) -> float:
+    """Square millimetres of a pixel of the slices into which the reader cuts a volume."""
     turned = io_orientation(affine)[:, 0]
     return float(np.prod([size for size, axis in zip(voxel_sizes(affine), turned, strict=True) if axis in (0, 1)]))

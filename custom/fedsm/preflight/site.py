@@ -79,7 +79,7 @@ def check_data(kit: Kit, site: SiteSettings, settings: JobSettings) -> tuple[Sit
         more += f" --patient-pattern {shlex.quote(site.rules.patient_pattern)}"
     total = sum(1 for _ in site.data.glob("images/*"))
     with tqdm(total=total, desc="checking data", unit="pair", leave=False, delay=1, disable=None) as bar:
-        report = check_folder(site.data, kit.site, task, bar.update, site.rules)
+        report = check_folder(site.data, kit.site, task, bar.update, site.rules, site.imports)
     lines = [
         Line(f.level, "data", f"{f.what}{': ' if f.file else ''}{f.file}", f.remedy) for f in report.findings[:_NAMED]
     ]

@@ -18,8 +18,8 @@ import torch
 import fedsm
 from fedsm.core.errors import UserError
 from fedsm.core.files import replacing_folder
+from fedsm.data.labels import mask_table
 from fedsm.data.readers import PICTURES, VOLUMES
-from fedsm.super_model.labels import mask_table
 from fedsm.super_model.model import SuperModel
 from fedsm.super_model.scripted import AnySize, script_super_model
 

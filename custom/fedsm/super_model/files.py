@@ -1,8 +1,9 @@
 """Prediction on files: masks, overlays and a table.
 
 OUT/
-  masks/...         in the same sub-folders, size and format as the images (JPEG: PNG)
+  masks/...         in the same sub-folders, size and format as the images (JPEG: PNG; DICOM: DICOM-SEG)
   overlays/...png   outlines in colour
+  captures/...dcm   the same as DICOM secondary captures
   predictions.csv   one row per image; a volume has one row per slice, from the feet to the head
 """
 
@@ -19,16 +20,15 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+import fedsm
 from fedsm.core.errors import UserError
 from fedsm.core.private_files import new_file
 from fedsm.core.text import CsvTable
-from fedsm.data.readers import VOLUMES, suffix
-from fedsm.data.site_folder import read_image
-from fedsm.data.writers import pixel_area, write_mask
-from fedsm.super_model.labels import decompose
+from fedsm.data.labels import decompose
+from fedsm.data.sources import Opened, Origin, Source
 from fedsm.super_model.model import SuperModel
 from fedsm.super_model.overlay import draw_overlay, preview
-from fedsm.super_model.prediction import BatchPrediction, Prediction
+from fedsm.super_model.prediction import BatchPrediction, Prediction, join
 from fedsm.super_model.table import Row, columns, row_cells
 
 TABLE = "predictions.csv"
@@ -37,9 +37,10 @@ _READERS = 2  # threads that decode while the networks compute
 
 @dataclass
 class Scan:
-    """A file that was read: its pixels as the networks see them, and what is needed to write its mask."""
+    """An image that was read, as the networks see it and as it is shown."""
 
-    file: Path
+    source: Source
+    opened: Opened
     pixels: torch.Tensor
     size: tuple[int, int]
     shown: np.ndarray | None
@@ -52,15 +53,17 @@ class Output:
 
     Attributes:
         folder: OUT.
-        paths: file -> its mask and overlay below `masks/` and `overlays/`; see `inputs.output_paths`.
-        names: file -> its name in the table.
+        paths: image -> its mask and overlay below `masks/` and `overlays/`; see `inputs.output_paths`.
+        names: image -> its name in the table.
         overlays: whether overlays are drawn.
+        captures: whether they are written as DICOM secondary captures.
     """
 
     folder: Path
-    paths: dict[Path, tuple[Path, Path]]
-    names: dict[Path, str]
+    paths: dict[Source, tuple[Path, Path]]
+    names: dict[Source, str]
     overlays: bool = True
+    captures: bool = False
 
 
 def predict_files(
@@ -93,7 +96,8 @@ def predict_files(
                         writer.write(*([row[name] for name in head] for row in rows))
                         images += len(scan.pixels)
                     except OSError as e:
-                        problems.append(f"the results of {scan.file} cannot be written: {e.strerror or e}")
+                        problems.append(f"the results of {scan.source.path} cannot be written: {e.strerror or e}")
+                    problems += map(str, scan.opened.problems)
                 for problem in problems:
                     report(problem)
                 failed += len(problems)
@@ -106,23 +110,24 @@ def predict_files(
 def _read_all(model: SuperModel, output: Output) -> Iterator[Scan | UserError]:
     """The files in their order, or what is wrong with them; only a few are in memory at a time."""
 
-    def read(file: Path) -> Scan | UserError:
+    def read(source: Source) -> Scan | UserError:
         started = time.perf_counter()
         try:
-            array = read_image(file, model.settings.task)
-            shown = preview(array, suffix(file) in VOLUMES) if output.overlays else None
-            pixels = model.pixels(array, str(file))
+            opened = source.read(model.settings.task)
+            drawn = output.overlays or output.captures
+            shown = preview(opened.array, opened.numbered) if drawn else None
+            pixels = model.pixels(opened.array, str(source.path))
         except UserError as e:
             return e
         except MemoryError:
-            return UserError(f"{file} does not fit into memory", remedy="cut it into parts")
-        return Scan(file, pixels, array.shape[1:3], shown, time.perf_counter() - started)
+            return UserError(f"{source.path} does not fit into memory", remedy="cut it into parts")
+        return Scan(source, opened, pixels, opened.array.shape[1:3], shown, time.perf_counter() - started)
 
     waiting: deque[Future] = deque()
     with ThreadPoolExecutor(_READERS) as pool:
         try:
-            for file in output.paths:
-                waiting.append(pool.submit(read, file))
+            for source in output.paths:
+                waiting.append(pool.submit(read, source))
                 if len(waiting) > _READERS:
                     yield waiting.popleft().result()
             while waiting:
@@ -165,17 +170,24 @@ def _finish(
 ) -> list[dict[str, str]]:
     """Writes mask and overlay; returns the table's rows."""
     started = time.perf_counter()
-    task = model.settings.task
+    task, opened = model.settings.task, scan.opened
     predictions: list[Prediction] = model.finish(batch, scan.size)
     mask = np.stack([p.mask for p in predictions])
-    to_mask, to_overlay = output.paths[scan.file]
-    write_mask(output.folder / "masks" / to_mask, mask, scan.file)
+    to_mask, to_overlay = output.paths[scan.source]
+    used = join(predictions).model
+    origin = Origin(task, fedsm.__version__, str(model.manifest.get("run_id") or "unknown"), used)
+    opened.write_mask(output.folder / "masks" / to_mask, mask, origin)
     labels = decompose(mask, task)
     if scan.shown is not None:
-        draw_overlay(scan.shown, labels).save(new_file(output.folder / "overlays" / to_overlay))
-    area, volume = pixel_area(scan.file), suffix(scan.file) in VOLUMES
+        picture = draw_overlay(scan.shown, labels)
+        if output.overlays:
+            picture.save(new_file(output.folder / "overlays" / to_overlay))
+        if output.captures:
+            opened.write_capture(output.folder / "captures" / to_overlay.with_suffix(".dcm"), picture, origin)
     spent = (seconds + time.perf_counter() - started) / len(predictions)
+    name = output.names[scan.source]
+    rows = zip(predictions, opened.slice_names(), strict=True)
     return [
-        row_cells(Row(output.names[scan.file], i + 1 if volume else None, p, labels[:, i], area, spent), task)
-        for i, p in enumerate(predictions)
+        row_cells(Row(name, i + 1 if opened.numbered else None, uids, p, labels[:, i], opened.area, spent), task)
+        for i, (p, uids) in enumerate(rows)
     ]

@@ -25,13 +25,13 @@ from fedsm.core.tensors import Tensors
 from fedsm.core.text import one_line
 from fedsm.data.dataset import to_pixels
 from fedsm.data.intensity import IntensityError
+from fedsm.data.labels import compose, mask_table
 from fedsm.data.site_folder import match_channels, read_image
 from fedsm.nets import build_unet, check_sizes
 from fedsm.selectors.inference import GLOBAL, THRESHOLD, personal
 from fedsm.selectors.policy import Policy, mirrored_too, policy_problem, probabilities_of, read_policy
 from fedsm.selectors.selection import Selection, apply_policy, weights_of
 from fedsm.super_model.artefact import SuperModelFiles, load_super_model
-from fedsm.super_model.labels import compose, mask_table
 from fedsm.super_model.prediction import BatchPrediction, Prediction, join, labels_at
 from fedsm.tracks import build_inference_selector, knows_distance, selection_rule
 

@@ -7,18 +7,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedsm.core.task_settings import TaskSettings
+from fedsm.data.sources import SliceName
 from fedsm.super_model.prediction import Prediction
 
 _RATIO = "vertical_cup_to_disc"
+_UIDS = ("series_uid", "instance_uid")  # of DICOM images
 
 
 @dataclass(frozen=True)
 class Row:
-    """An image or slice: its file, its number in a volume, its prediction, its labels (L, H, W), the area of a pixel in
-    square millimetres (None: unknown) and the time in seconds."""
+    """An image or slice: its file, its number in a volume, its name in DICOM, its prediction, its labels (L, H, W), the
+    area of a pixel in square millimetres (None: unknown) and the time in seconds."""
 
     file: str
     slice: int | None
+    uids: SliceName
     prediction: Prediction
     labels: np.ndarray
     area: float | None
@@ -29,7 +32,7 @@ def columns(task: TaskSettings) -> list[str]:
     """The table's header."""
     areas = [f"{label}_{unit}" for label in task.labels for unit in ("pixels", "mm2")]
     ratio = [_RATIO] if {"disc", "cup"} <= set(task.labels) else []
-    return ["file", "slice", "model", "confidence", "distance", "foreign", "seconds", *areas, *ratio]
+    return ["file", "slice", *_UIDS, "model", "confidence", "distance", "foreign", "seconds", *areas, *ratio]
 
 
 def row_cells(row: Row, task: TaskSettings) -> dict[str, str]:
@@ -38,6 +41,7 @@ def row_cells(row: Row, task: TaskSettings) -> dict[str, str]:
     cells = {
         "file": row.file,
         "slice": "" if row.slice is None else str(row.slice),
+        **dict(zip(_UIDS, row.uids, strict=True)),
         "model": p.model,
         "confidence": "" if p.confidence is None else f"{p.confidence:.4f}",
         "distance": "" if p.distance is None else f"{p.distance:.3f}",
