@@ -37,22 +37,32 @@ def write_mask(path: Path, mask: np.ndarray, image: Path) -> None:
     """
     new_file(path)
     if suffix(path) in VOLUMES:
-        _write_volume(path, mask, image)
+        nibabel.save(mask_volume(mask, image), path)
         return
     options = {"compression": "tiff_deflate"} if suffix(path) in (".tif", ".tiff") else {}
     Image.fromarray(mask[0]).save(path, **options)
 
 
-def _write_volume(path: Path, mask: np.ndarray, image: Path) -> None:
+def mask_volume(mask: np.ndarray, image: Path) -> nibabel.Nifti1Image:
+    """The mask (slices, H, W) of a volume, with the volume's shape, affine and header."""
     volume = load_volume(image)
-    ras = mask[:, ::-1].transpose(2, 1, 0)  # undoes what the reader does last
+    ras = _to_ras(mask)
     back = ornt_transform(axcodes2ornt("RAS"), io_orientation(volume.affine))
     array = np.ascontiguousarray(apply_orientation(ras, back)).reshape(volume.shape)
     header = volume.header.copy()
     header.set_data_dtype(array.dtype)
     if "cal_max" in header:
         header["cal_min"] = header["cal_max"] = 0  # the image's window would show the mask black
-    nibabel.save(type(volume)(array, volume.affine, header), path)
+    return type(volume)(array, volume.affine, header)
+
+
+def picture_volume(mask: np.ndarray) -> nibabel.Nifti1Image:
+    """The mask (1, H, W) of a picture as NIfTI that `read` gives back; a pixel counts as 1 mm, which is not known."""
+    return nibabel.Nifti1Image(np.ascontiguousarray(_to_ras(mask)), np.eye(4))
+
+
+def _to_ras(mask: np.ndarray) -> np.ndarray:
+    return mask[:, ::-1].transpose(2, 1, 0)  # undoes what the reader does last
 
 
 def pixel_area(image: Path) -> float | None:

@@ -27,7 +27,7 @@ from fedsm.data.site_folder import read_image
 from fedsm.data.writers import pixel_area, write_mask
 from fedsm.super_model.labels import decompose
 from fedsm.super_model.model import SuperModel
-from fedsm.super_model.overlay import draw_overlay, preview
+from fedsm.super_model.overlay import LONGEST, TILE, draw_overlay, preview
 from fedsm.super_model.prediction import BatchPrediction, Prediction
 from fedsm.super_model.table import Row, columns, row_cells
 
@@ -110,7 +110,8 @@ def _read_all(model: SuperModel, output: Output) -> Iterator[Scan | UserError]:
         started = time.perf_counter()
         try:
             array = read_image(file, model.settings.task)
-            shown = preview(array, suffix(file) in VOLUMES) if output.overlays else None
+            longest = TILE if suffix(file) in VOLUMES else min(LONGEST, max(array.shape[1:3]))
+            shown = preview(array, longest) if output.overlays else None
             pixels = model.pixels(array, str(file))
         except UserError as e:
             return e
