@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +29,7 @@ folder. Needs: pip install 'fedsm[serve]'."""
 
 
 def _serve(args: argparse.Namespace) -> int:
+    from fedsm.core.private_files import check_own_place
     from fedsm.serve.run import Listening, needs
 
     if bool(args.certificate) != bool(args.key):
@@ -34,10 +37,17 @@ def _serve(args: argparse.Namespace) -> int:
     for name, least in (("port", 0), ("threads", 1), ("max_upload", 1), ("timeout", 1)):
         if (value := getattr(args, name)) is not None and value < least:
             raise UserError(f"--{name.replace('_', '-')} must be at least {least}, got {value}")
+    if args.port > 65535:
+        raise UserError(f"--port must be at most 65535, got {args.port}")
     needs()
+    if args.keep:
+        check_own_place(args.keep)
+        args.keep.mkdir(parents=True, exist_ok=True)
     listening = Listening(args.host, args.port, tuple(args.allow_host), args.certificate, args.key)
     token, made = _token(args.token_file, listening)
-    return _run(args, listening, token, made)
+    with contextlib.closing(listening.bind()) as listener:
+        _run(args, listening, listener, token, made)
+    return 0
 
 
 def _token(file: Path | None, listening: Listening) -> tuple[str | None, bool]:
@@ -49,38 +59,36 @@ def _token(file: Path | None, listening: Listening) -> tuple[str | None, bool]:
     return (None, False) if listening.is_local else (new_token(), True)
 
 
-def _run(args: argparse.Namespace, listening: Listening, token: str | None, made: bool) -> int:
+def _run(
+    args: argparse.Namespace, listening: Listening, listener: socket.socket, token: str | None, made: bool
+) -> None:
     from dataclasses import replace
 
     import torch
 
     from app_fedsm.runs.run_folder import find_super_model
-    from fedsm.core.private_files import check_own_place
     from fedsm.serve.limits import MIB, ServeLimits
     from fedsm.serve.run import run
     from fedsm.serve.service import Service
     from fedsm.super_model.model import SuperModel
 
-    if args.keep:
-        check_own_place(args.keep)
-        args.keep.mkdir(parents=True, exist_ok=True)
     if args.threads:
         torch.set_num_threads(args.threads)
     model = SuperModel.load(find_super_model(args.run), args.device)
     limits = replace(ServeLimits(), upload=args.max_upload * MIB, seconds=args.timeout)
 
-    def ready(address: str) -> None:
-        print(f"{address}{f'#token={token}' if made else ''}  (Ctrl-C stops it; not for clinical use)", flush=True)
-        if not listening.is_local and not listening.certificate:
-            print(
-                "fedsm: images and the token travel unencrypted: give --certificate and --key, or let only a proxy"
-                " that encrypts reach this port", file=sys.stderr,
-            )  # fmt: skip
-        if args.keep:
-            print(f"images of patients are kept in: {args.keep}", flush=True)
-
-    run(Service(model, limits, args.keep), listening, token, ready)
-    return 0
+    service = Service(model, limits, args.keep)
+    secret = f"#token={token}" if made else ""
+    address = listening.address(listener.getsockname()[1])
+    print(f"{address}{secret}  (Ctrl-C stops it; not for clinical use)", flush=True)
+    if not listening.is_local and not listening.certificate:
+        print(
+            "fedsm: images and the token travel unencrypted: give --certificate and --key, or let only a proxy that"
+            " encrypts reach this port", file=sys.stderr,
+        )  # fmt: skip
+    if args.keep:
+        print(f"images of patients are kept in: {args.keep}", flush=True)
+    run(service, listening, listener, token)
 
 
 def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:

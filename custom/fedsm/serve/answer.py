@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 from pydantic import Field
 
+import fedsm
 from fedsm.core.described import Described, Score
 from fedsm.core.task_settings import TaskSettings
 from fedsm.data.contact_sheet import COLOURS
@@ -72,16 +73,18 @@ class ModelInfo(Described):
     choices: list[str] = Field(description="What `model` of a prediction may be; the first is the default.")
     labels: dict[str, LabelInfo] = Field(description="The task's labels.")
     most_bytes: int = Field(description="The largest upload that is taken.")
+    minutes: int = Field(description="How long a result is there at most.")
+    keeps: bool = Field(description="Whether the service writes uploads and masks to its disk.")
     notice: str = Field(default=NOTICE, description="What must not be forgotten.")
 
 
-def model_info(model: SuperModel, limits: ServeLimits, version: str) -> ModelInfo:
+def model_info(model: SuperModel, limits: ServeLimits, keeps: bool) -> ModelInfo:
     """What is served."""
     task = model.settings.task
     return ModelInfo(
         task=task.name,
         method=model.settings.method,
-        version=version,
+        version=fedsm.__version__,
         run_id=model.manifest.get("run_id"),
         sites=model.sites,
         choices=list(choices_of(model)),
@@ -90,6 +93,8 @@ def model_info(model: SuperModel, limits: ServeLimits, version: str) -> ModelInf
             for i, (name, values) in enumerate(task.labels.items())
         },
         most_bytes=limits.upload,
+        minutes=round(limits.results_seconds / 60),
+        keeps=keeps,
     )
 
 

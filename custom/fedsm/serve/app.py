@@ -108,7 +108,7 @@ def _add_results(app: FastAPI, service: Service) -> None:
 
     @app.get("/api/model", summary="What is served")
     async def model() -> ModelInfo:
-        return model_info(service.model, service.limits, fedsm.__version__)
+        return model_info(service.model, service.limits, service.keep is not None)
 
     @app.post("/api/predict", summary="Segment an image", openapi_extra=_FORM)
     async def predict(request: Request) -> Answer:

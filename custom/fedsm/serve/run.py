@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
 import logging
 import socket
-from collections.abc import Callable, Collection
+import ssl
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,8 +56,14 @@ class Listening:
         """A socket that listens.
 
         Raises:
-            UserError: the address is taken, or not this machine's.
+            UserError: the address is taken, or not this machine's, or the certificate cannot be used.
         """
+        if self.certificate and self.key:
+            try:
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key)
+            except OSError as e:  # ssl.SSLError is one
+                why = e.strerror or e.args[-1]
+                raise UserError(f"cannot be used with --key ({why})", file=self.certificate) from e
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -87,17 +93,14 @@ def needs() -> None:
         raise UserError(f"the service needs the package {e.name!r}", remedy="pip install 'fedsm[serve]'") from e
 
 
-def run(service: Service, listening: Listening, token: str | None, ready: Callable[[str], None]) -> None:
+def run(service: Service, listening: Listening, listener: socket.socket, token: str | None) -> None:
     """Serves until Ctrl-C or SIGTERM.
 
     Args:
         service: what answers.
         listening: where.
+        listener: what `listening.bind` gave.
         token: what clients have to know; None: nothing.
-        ready: called with the address once requests are taken.
-
-    Raises:
-        UserError: it cannot listen there, or the certificate cannot be used.
     """
     import uvicorn
 
@@ -112,10 +115,4 @@ def run(service: Service, listening: Listening, token: str | None, ready: Callab
     )  # fmt: skip
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    try:
-        config.load()
-    except (OSError, ValueError) as e:  # ssl.SSLError is an OSError
-        raise UserError(f"the certificate or its key cannot be used ({e.args[-1]})", file=listening.certificate) from e
-    with contextlib.closing(listening.bind()) as listener:
-        ready(listening.address(listener.getsockname()[1]))
-        uvicorn.Server(config).run(sockets=[listener])
+    uvicorn.Server(config).run(sockets=[listener])

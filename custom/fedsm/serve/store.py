@@ -48,6 +48,7 @@ class Store(Generic[Item]):
         """
         if item.nbytes > self._limits.results_bytes:
             raise Refused(413, f"the {self._what} takes too much memory", "make the image smaller")
+        self.remove(name)
         with self._lock:
             self._items[name] = (self._clock(), item)
             self._bytes += item.nbytes

@@ -98,7 +98,7 @@ class Worker:
                 return []
             same = [job for job in self._jobs if job.options == self._jobs[0].options][: self._batch]
             room, chosen = self._batch, []
-            for number, job in enumerate(same):
+            for number, job in enumerate(sorted(same, key=lambda job: len(job.pixels) - job.rows)):
                 count = min(len(job.pixels) - job.rows, max(1, room // (len(same) - number)))
                 chosen.append((job, count))
                 room -= count
