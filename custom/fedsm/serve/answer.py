@@ -137,11 +137,13 @@ def summarize(choice: str, slices: list[SliceAnswer]) -> str:
     if len(slices) == 1 or choice != SELECTOR:
         return slices[0].why
     used = used_networks(slices)
-    parts = [f"{_network(name)} {percent(count / len(slices))}" for name, count in used.items()]
     foreign = sum(bool(s.foreign) for s in slices)
     told = f" {foreign} of them are foreign: unlike the images of all sites." if foreign else ""
+    if len(used) == 1:
+        return f"All {len(slices)} slices: {_network(next(iter(used)))}.{told}"
+    parts = [f"{_network(name)} for {percent(count / len(slices))}" for name, count in used.items()]
     return f"Each of the {len(slices)} slices has its own network: {', '.join(parts)}.{told}"
 
 
 def _network(name: str) -> str:
-    return "the global one" if name == GLOBAL else name.removeprefix("personal.") + "'s"
+    return "the global network" if name == GLOBAL else f"the network of {name.removeprefix('personal.')}"

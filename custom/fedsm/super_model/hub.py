@@ -143,13 +143,13 @@ def _rules(model: SuperModel) -> list[str]:
             for site, delta in zip(model.sites, values, strict=True)
         )
         lines.append(
-            "1. **Foreign.** Its distance to the nearest site's images is more than delta (1 is usual for the site's own):"
+            "1. **Foreign.** Its distance to the nearest site's images is more than its delta (1 is usual there):"
             f" the global network segments it, and the prediction says `foreign`. Delta: {limits}."
         )
     if policy.gamma is not None:
         lines.append(
-            f"{len(lines) - 1}. **Unsure.** The highest probability is not above gamma ({policy.gamma:g}): the global network"
-            " segments it."
+            f"{len(lines) - 1}. **Unsure.** The highest probability is not above gamma ({policy.gamma:g}): the global"
+            " network segments it."
         )
     lines.append(f"{len(lines) - 1}. Otherwise the network of the most probable site.")
     if deltas is None:
