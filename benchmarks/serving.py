@@ -22,7 +22,7 @@ from benchmarks.report import Check, Outcome, table
 from benchmarks.simulator import SITES, Simulator
 
 BARS = {"many": 1.5, "one": 1.5}
-UPLOADS, _SIZE, _REPEATS, _SINGLE = 50, 256, 5, 30
+UPLOADS, _SIZE, _REPEATS, _SINGLE = 50, 256, 3, 20
 
 
 def measure(simulator: Simulator | None = None) -> Outcome:

@@ -16,7 +16,8 @@ class ServeLimits:
     Attributes:
         upload: bytes of one upload.
         uploads: bytes of all uploads that are being worked on.
-        pixels: pixels of a picture. Reading and scaling one takes about 40 bytes per pixel.
+        memory: bytes that all of them take, as estimated from their headers; a larger one alone waits for all others.
+        pixels: pixels of a picture.
         volume: bytes of a volume when it is decoded, and of its slices at the network's size.
         jobs: requests that are worked on or wait; more are told to come back.
         seconds: for receiving an upload, and for answering it.
@@ -29,6 +30,7 @@ class ServeLimits:
 
     upload: int = 256 * MIB
     uploads: int = 1024 * MIB
+    memory: int = 3072 * MIB
     pixels: int = 50_000_000
     volume: int = 512 * MIB
     jobs: int = 64

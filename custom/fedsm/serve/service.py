@@ -16,12 +16,13 @@ from typing import TypeVar
 from starlette.requests import Request
 
 from fedsm.core.files import replacing_folder, write_bytes, write_json
+from fedsm.serve.budget import Budget
 from fedsm.serve.choices import options_of
 from fedsm.serve.form import Form, length_of, read_form
 from fedsm.serve.limits import Refused, ServeLimits, busy
 from fedsm.serve.result import MASK_NIFTI, MASK_PNG, Result, make_result
 from fedsm.serve.store import Store
-from fedsm.serve.upload import Upload, read_upload
+from fedsm.serve.upload import Upload, memory_of, read_upload
 from fedsm.serve.worker import Worker
 from fedsm.super_model.model import SuperModel
 
@@ -56,6 +57,7 @@ class Service:
         self.sessions: Store[Session] = Store(self.limits, "session")
         self._worker = Worker(model, self.limits.batch)
         self._readers = ThreadPoolExecutor(self.limits.readers, "fedsm-readers")
+        self._budget = Budget(self.limits.memory)
         self._jobs = self._bytes = 0  # of requests that are worked on; only the event loop changes them
 
     def close(self) -> None:
@@ -105,14 +107,14 @@ class Service:
         choice, options = options_of(self.model, choice)
         try:
             async with asyncio.timeout(self.limits.seconds):
-                upload = await self.in_thread(lambda: read_upload(content, self.model, self.limits))
-                batch = await asyncio.wrap_future(self._worker.submit(upload.pixels, options))
-                name = secrets.token_urlsafe(16)
-                result = await self.in_thread(
-                    lambda: make_result(self.model, upload, choice, batch, name, started),
-                )
-                if self.keep:
-                    await self.in_thread(lambda: self._write(upload, result))
+                size = await self.in_thread(lambda: memory_of(content, self.model, self.limits))
+                async with self._budget.take(size):
+                    upload = await self.in_thread(lambda: read_upload(content, self.model, self.limits))
+                    batch = await asyncio.wrap_future(self._worker.submit(upload.pixels, options))
+                    name = secrets.token_urlsafe(16)
+                    result = await self.in_thread(lambda: make_result(self.model, upload, choice, batch, name, started))
+                    if self.keep:
+                        await self.in_thread(lambda: self._write(upload, result))
         except TimeoutError as e:
             raise Refused(503, f"took longer than {self.limits.seconds:g} s", "try a smaller image, or later") from e
         self.results.put(name, result)
