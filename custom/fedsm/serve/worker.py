@@ -1,7 +1,6 @@
 """One thread owns the networks; requests that wait are put into one batch.
 
-A batch costs little more than the images one by one, so its use is fairness: of n requests that wait, each gets its
-share of every batch, and a picture does not wait for a volume of 500 slices.
+Of n requests that wait, each gets its share of every batch: a picture does not wait for a volume of 500 slices.
 """
 
 from __future__ import annotations
