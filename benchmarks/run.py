@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import aggregation, data_loading, memory, prediction, round_time, startup, wire
+from benchmarks import aggregation, data_loading, memory, prediction, round_time, serving, startup, wire
 from benchmarks.process import Failed, say
 from benchmarks.report import Outcome, save, table
 from benchmarks.simulator import Simulator
@@ -25,6 +25,7 @@ BENCHMARKS: dict[str, Callable[[Simulator], Outcome]] = {
     "aggregation": aggregation.measure,
     "data_loading": data_loading.measure,
     "prediction": prediction.measure,
+    "serving": serving.measure,
     "round": round_time.measure,
     "memory": memory.measure,
     "wire": wire.measure,

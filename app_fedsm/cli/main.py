@@ -27,6 +27,7 @@ from app_fedsm.cli import (
     provision_command,
     report,
     run,
+    serve,
     site_commands,
 )
 from app_fedsm.cli.output import INVALID_ARGS, JSON, Output, Problem, Result, asks_for_json
@@ -62,6 +63,7 @@ def build_parser() -> Parser:
     kit_command.add_parser(commands)
     site_commands.add_parser(commands)
     predict.add_parser(commands)
+    serve.add_parser(commands)
     export_commands.add_parser(commands)
     evaluate.add_parser(commands)
     onboard.add_parser(commands)

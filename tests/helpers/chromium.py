@@ -73,11 +73,59 @@ class Page:
                 assert "error" not in answer, answer
                 return answer["result"]
 
-    def open(self, path: Path) -> None:
-        """Loads a file and waits until it is there."""
-        self.call("Page.navigate", url=path.resolve().as_uri())
-        while self.run("document.readyState") != "complete":
+    def open(self, path: Path | str) -> None:
+        """Loads a file or an address and waits until it is there."""
+        self.call("Page.navigate", url=path if isinstance(path, str) else path.resolve().as_uri())
+        self.wait("document.readyState == 'complete'")
+
+    def wait(self, script: str, seconds: float = 90):
+        """Waits until an expression is true in the page; returns its value."""
+        deadline = time.monotonic() + seconds
+        while not (value := self.run(script)):
+            assert time.monotonic() < deadline, f"never true: {script}; the page says {self.messages}"
             time.sleep(0.05)
+        return value
+
+    def click(self, selector: str) -> None:
+        """Clicks into the middle of an element, as a mouse does."""
+        x, y = self._middle(selector)
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def wheel(self, selector: str, down: float) -> None:
+        """Turns the mouse wheel over an element."""
+        x, y = self._middle(selector)
+        self.call("Input.dispatchMouseEvent", type="mouseWheel", x=x, y=y, deltaX=0, deltaY=down)
+
+    def press(self, *keys: str) -> None:
+        """Presses keys one after the other, by their names (`Tab`, `ArrowUp`, `o`)."""
+        codes = {"Tab": 9, "Enter": 13, " ": 32, "PageUp": 33, "PageDown": 34, "End": 35, "Home": 36}
+        codes |= {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
+        for key in keys:
+            text = {"text": "\r" if key == "Enter" else key} if len(key) == 1 or key == "Enter" else {}
+            code = {"key": key, "windowsVirtualKeyCode": codes.get(key, ord(key[0].upper()))}
+            self.call("Input.dispatchKeyEvent", type="keyDown", **code, **text)
+            self.call("Input.dispatchKeyEvent", type="keyUp", **code)
+
+    def choose_files(self, selector: str, *files: Path) -> None:
+        """What a person does in the dialogue of a file input."""
+        root = self.call("DOM.getDocument")["root"]["nodeId"]
+        node = self.call("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
+        self.call("DOM.setFileInputFiles", nodeId=node, files=[str(file) for file in files])
+
+    def drop_files(self, selector: str, *files: Path) -> None:
+        """Drags files over an element and lets them go."""
+        x, y = self._middle(selector)
+        data = {"items": [], "files": [str(file) for file in files], "dragOperationsMask": 1}
+        for kind in ("dragEnter", "dragOver", "drop"):
+            self.call("Input.dispatchDragEvent", type=kind, x=x, y=y, data=data)
+
+    def _middle(self, selector: str) -> tuple[float, float]:
+        box = self.run(
+            f"(e => {{ e.scrollIntoView({{block: 'center'}}); const r = e.getBoundingClientRect();"
+            f" return [r.x + r.width / 2, r.y + r.height / 2]; }})(document.querySelector({json.dumps(selector)}))"
+        )
+        return box[0], box[1]
 
     def run(self, script: str):
         """The value of an expression in the page."""

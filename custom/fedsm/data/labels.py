@@ -42,3 +42,14 @@ def compose(labels: np.ndarray, table: np.ndarray) -> np.ndarray:
 def decompose(mask: np.ndarray, task: TaskSettings) -> np.ndarray:
     """(..., H, W) mask values to (L, ..., H, W) bool."""
     return np.stack([np.isin(mask, values) for values in task.labels.values()])
+
+
+def flat_numbers(labels: np.ndarray, task: TaskSettings) -> np.ndarray:
+    """(L, ...) bool to one number for each pixel, uint8: 0 for none, i + 1 for label i.
+
+    Where labels overlap, the one with the fewest mask values wins: a cup lies on its disc.
+    """
+    numbers = np.zeros(labels.shape[1:], np.uint8)
+    for i in sorted(range(len(labels)), key=lambda i: -len(list(task.labels.values())[i])):
+        numbers[labels[i]] = i + 1
+    return numbers

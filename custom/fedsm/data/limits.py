@@ -31,8 +31,8 @@ class TooLarge(ValueError):
     """An image above the limit; the message says its size, the limit and the remedy."""
 
 
-def open_picture(path: Path) -> Image.Image:
-    """Opens a picture; its pixels are not decoded yet.
+def open_picture(path: Path, most: int = PICTURE_PIXELS) -> Image.Image:
+    """Opens a picture; its pixels are not decoded yet. `most`: pixels that it may have.
 
     Raises:
         TooLarge: it has too many pixels.
@@ -41,16 +41,18 @@ def open_picture(path: Path) -> Image.Image:
     try:
         picture = Image.open(path, formats=PICTURE_FORMATS)
     except Image.DecompressionBombError as e:
-        raise TooLarge(_too_many_pixels("more than twice the limit")) from e
+        raise TooLarge(_too_many_pixels("far too many pixels", most)) from e
     width, height = picture.size
-    if width * height > PICTURE_PIXELS:
+    if width * height > most:
         picture.close()
-        raise TooLarge(_too_many_pixels(f"{width} x {height} pixels"))
+        raise TooLarge(_too_many_pixels(f"{width} x {height} pixels", most))
     return picture
 
 
-def load_volume(path: Path) -> nibabel.Nifti1Image:
+def load_volume(path: Path, most: int = VOLUME_BYTES) -> nibabel.Nifti1Image:
     """Opens a NIfTI volume; its voxels are not read yet, and reading them gives no more than the header says.
+
+    `most`: bytes that it may take in memory.
 
     Raises:
         TooLarge: it would be too large in memory.
@@ -66,27 +68,28 @@ def load_volume(path: Path) -> nibabel.Nifti1Image:
         slope, shift = (float(header[name]) for name in ("scl_slope", "scl_inter"))
         scaled = math.isfinite(slope) and slope not in (0, 1) or math.isfinite(shift) and shift != 0
         shape = [int(size) for size in header["dim"][1 : 1 + max(0, min(7, int(header["dim"][0])))]]
-        check_volume(shape, _SCALED_BYTES if scaled else header.get_data_dtype().itemsize)
+        check_volume(shape, _SCALED_BYTES if scaled else header.get_data_dtype().itemsize, most)
     return nibabel.load(path)
 
 
-def check_volume(shape: list[int], value_bytes: int) -> None:
+def check_volume(shape: list[int], value_bytes: int, most: int = VOLUME_BYTES) -> None:
     """Refuses a volume that would be too large.
 
     Args:
         shape: its size along every axis, including the number of values per voxel.
         value_bytes: bytes of one value in memory.
+        most: bytes that it may take.
 
     Raises:
         TooLarge: it would be.
     """
     size = math.prod(max(0, n) for n in shape) * value_bytes
-    if size > VOLUME_BYTES:
+    if size > most:
         raise TooLarge(
             f"{' x '.join(map(str, shape))} voxels take {size / 1024**3:.1f} GiB in memory, the limit is"
-            f" {VOLUME_BYTES / 1024**3:g} GiB: crop it or cut it into parts"
+            f" {most / 1024**3:g} GiB: crop it or cut it into parts"
         )
 
 
-def _too_many_pixels(size: str) -> str:
-    return f"{size}, the limit is {PICTURE_PIXELS / 1e6:g} million: make it smaller or cut it into parts"
+def _too_many_pixels(size: str, most: int) -> str:
+    return f"{size}, the limit is {most / 1e6:g} million: make it smaller or cut it into parts"

@@ -37,13 +37,14 @@ def write_mask(path: Path, mask: np.ndarray, image: Path) -> None:
     """
     new_file(path)
     if suffix(path) in VOLUMES:
-        _write_volume(path, mask, image)
+        nibabel.save(mask_volume(mask, image), path)
         return
     options = {"compression": "tiff_deflate"} if suffix(path) in (".tif", ".tiff") else {}
     Image.fromarray(mask[0]).save(path, **options)
 
 
-def _write_volume(path: Path, mask: np.ndarray, image: Path) -> None:
+def mask_volume(mask: np.ndarray, image: Path) -> nibabel.Nifti1Image:
+    """The mask (slices, H, W) of a volume, with the volume's shape, affine and header."""
     volume = load_volume(image)
     array = on_grid(mask, volume.affine)
     array = array.reshape(volume.shape if volume.shape[3:] in ((), (1,)) else volume.shape[:3])
@@ -51,14 +52,22 @@ def _write_volume(path: Path, mask: np.ndarray, image: Path) -> None:
     header.set_data_dtype(array.dtype)
     if "cal_max" in header:
         header["cal_min"] = header["cal_max"] = 0  # the image's window would show the mask black
-    nibabel.save(type(volume)(array, volume.affine, header), path)
+    return type(volume)(array, volume.affine, header)
+
+
+def picture_volume(mask: np.ndarray) -> nibabel.Nifti1Image:
+    """The mask (1, H, W) of a picture as NIfTI that `read` gives back; a pixel counts as 1 mm, which is not known."""
+    return nibabel.Nifti1Image(np.ascontiguousarray(_to_ras(mask)), np.eye(4))
+
+
+def _to_ras(mask: np.ndarray) -> np.ndarray:
+    return mask[:, ::-1].transpose(2, 1, 0)  # undoes what the reader does last
 
 
 def on_grid(mask: np.ndarray, affine: np.ndarray) -> np.ndarray:
     """A mask (slices, H, W) in the order and orientation of `readers.volume_array`, back on its volume's own grid."""
-    ras = mask[:, ::-1].transpose(2, 1, 0)  # undoes what the reader does last
     back = ornt_transform(axcodes2ornt("RAS"), io_orientation(affine))
-    return np.ascontiguousarray(apply_orientation(ras, back))
+    return np.ascontiguousarray(apply_orientation(_to_ras(mask), back))
 
 
 def pixel_area(image: Path) -> float | None:

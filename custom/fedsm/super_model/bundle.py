@@ -1,7 +1,7 @@
-"""A MONAI bundle of a super model: it needs only MONAI and torch, not `fedsm`.
+"""A MONAI bundle of a super model, laid out as in MONAI's Model Zoo: it needs only MONAI and torch, not `fedsm`.
 
 BUNDLE/
-  configs/metadata.json   configs/inference.json
+  configs/metadata.json   configs/inference.json   configs/logging.conf
   models/model.ts         selection and all networks, TorchScript
   docs/README.md          LICENSE
 """
@@ -20,6 +20,7 @@ from fedsm.core.errors import UserError
 from fedsm.core.files import replacing_folder
 from fedsm.data.labels import mask_table
 from fedsm.data.readers import PICTURES, VOLUMES
+from fedsm.super_model.card import render_card
 from fedsm.super_model.model import SuperModel
 from fedsm.super_model.scripted import AnySize, script_super_model
 
@@ -38,6 +39,29 @@ values of training: {values}. It fails if IMAGES holds no such file. The images 
 
 `models/model.ts` takes (batch, {channels}, x, y) images in 0..1 of any size, along the axes of MONAI's readers, and
 gives (batch, {n_labels}, x, y) probabilities.
+"""
+# MONAI reads it by default and warns where it is missing.
+_LOGGING = """[loggers]
+keys = root
+
+[handlers]
+keys = console
+
+[formatters]
+keys = plain
+
+[logger_root]
+level = INFO
+handlers = console
+
+[handler_console]
+class = StreamHandler
+level = INFO
+formatter = plain
+args = (sys.stdout,)
+
+[formatter_plain]
+format = %(asctime)s %(levelname)s %(message)s
 """
 _LICENSE = """The configuration files and the program in this bundle come from FedSM on NVIDIA FLARE and are licensed
 under the Apache License, Version 2.0: http://www.apache.org/licenses/LICENSE-2.0
@@ -63,6 +87,7 @@ def export_bundle(model: SuperModel, folder: Path, volumes: bool) -> None:
             torch.jit.save(module, str(partial / "models" / "model.ts"))
         for name, content in (("metadata", _metadata(model, volumes)), ("inference", _inference(model, volumes))):
             (partial / "configs" / f"{name}.json").write_text(json.dumps(content, indent=4) + "\n")
+        (partial / "configs" / "logging.conf").write_text(_LOGGING)
         (partial / "docs" / "README.md").write_text(_readme(model, volumes), encoding="utf-8")
         (partial / "LICENSE").write_text(_LICENSE, encoding="utf-8")
 
@@ -94,7 +119,8 @@ def bundle_format(model: SuperModel, asked: str | None = None) -> tuple[str, str
 def _readme(model: SuperModel, volumes: bool) -> str:
     task = model.settings.task
     pictures = "8-bit pictures, and grey ones of 16 bits that use more than 8 of them"
-    return _README.format(
+    card = render_card(model.manifest).partition("\n\n")[2]  # without its title
+    about = _README.format(
         name=f"FedSM {task.name}",
         task=task.name,
         count=len(model.available),
@@ -107,6 +133,7 @@ def _readme(model: SuperModel, volumes: bool) -> str:
         channels=task.channels,
         n_labels=len(task.labels),
     )
+    return f"{about}\n{card}"
 
 
 def _metadata(model: SuperModel, volumes: bool) -> dict:
@@ -114,7 +141,12 @@ def _metadata(model: SuperModel, volumes: bool) -> dict:
     sites = ", ".join(model.sites)
     shape = ["*", "*"]
     image = {"type": "image", "num_channels": task.channels, "spatial_shape": shape, "dtype": "float32"}
-    pred = image | {"format": "segmentation", "num_channels": len(task.labels), "value_range": [0, 1]}
+    pred = image | {
+        "format": "segmentation",
+        "num_channels": len(task.labels),
+        "value_range": [0, 1],
+        "is_patch_data": False,
+    }
     return {
         "schema": SCHEMA,
         "version": fedsm.__version__,
@@ -131,7 +163,12 @@ def _metadata(model: SuperModel, volumes: bool) -> dict:
         f" ({model.manifest.get('selector')}, gamma {model.policy.gamma}) that chooses one of them for each image.",
         "authors": f"the sites {sites}",
         "copyright": "the sites that trained it",
+        "data_source": f"images of the sites {sites}, which stayed there",
         "data_type": "nibabel" if volumes else "pictures",
+        "image_classes": f"{task.channels} channel(s), intensity scaled to [0, 1]",
+        "label_classes": "; ".join(f"{label}: mask values {values}" for label, values in task.labels.items()),
+        "pred_classes": f"{len(task.labels)} channel(s) of probabilities, one per label; labels may overlap",
+        **({"eval_metrics": {"mean_dice": score}} if (score := _mean_dice(model)) is not None else {}),
         "intended_use": "Research. Not a medical device.",
         "references": ["Xu et al., Closing the Generalization Gap of Cross-silo Federated Medical Image Segmentation,"
                        " CVPR 2022"],
@@ -143,6 +180,12 @@ def _metadata(model: SuperModel, volumes: bool) -> dict:
             "outputs": {"pred": pred | {"channel_def": {str(i): label for i, label in enumerate(task.labels)}}},
         },
     }  # fmt: skip
+
+
+def _mean_dice(model: SuperModel) -> float | None:
+    """The mean over sites on their own test images; None: it was not measured."""
+    score = ((model.manifest.get("scores") or {}).get("super_model") or {}).get("client_avg")
+    return None if score is None else round(score, 4)
 
 
 def _inference(model: SuperModel, volumes: bool) -> dict:

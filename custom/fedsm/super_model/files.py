@@ -27,7 +27,7 @@ from fedsm.core.text import CsvTable
 from fedsm.data.labels import decompose
 from fedsm.data.sources import Opened, Origin, Source
 from fedsm.super_model.model import SuperModel
-from fedsm.super_model.overlay import draw_overlay, preview
+from fedsm.super_model.overlay import LONGEST, TILE, draw_overlay, preview
 from fedsm.super_model.prediction import BatchPrediction, Prediction, join
 from fedsm.super_model.table import Row, columns, row_cells
 
@@ -114,8 +114,8 @@ def _read_all(model: SuperModel, output: Output) -> Iterator[Scan | UserError]:
         started = time.perf_counter()
         try:
             opened = source.read(model.settings.task)
-            drawn = output.overlays or output.captures
-            shown = preview(opened.array, opened.numbered) if drawn else None
+            longest = TILE if opened.numbered else min(LONGEST, max(opened.array.shape[1:3]))
+            shown = preview(opened.array, longest) if output.overlays or output.captures else None
             pixels = model.pixels(opened.array, str(source.path))
         except UserError as e:
             return e

@@ -9,19 +9,18 @@ from fedsm.data.contact_sheet import COLOURS, outline
 from fedsm.data.intensity import scale_intensity
 
 LONGEST = 2048  # pixels of a picture's longer side
+TILE = 384  # the same of a volume's slice
 _TILES = 12  # slices of a volume that are shown
 _COLUMNS = 4
-_TILE = 384
 
 
-def preview(image: np.ndarray, volume: bool) -> np.ndarray:
-    """An image (slices, H, W, C) for an overlay: grey or RGB uint8, no larger than it will be shown.
+def preview(image: np.ndarray, longest: int) -> np.ndarray:
+    """An image (slices, H, W, C) for people: grey or RGB uint8, its longer side `longest` pixels.
 
     Brightness is stretched, so that dark images can be seen.
     """
     if image.shape[-1] != 3:
         image = image[..., :1]
-    longest = _TILE if volume else min(LONGEST, max(image.shape[1:3]))
     size = tuple(max(1, round(side * longest / max(image.shape[1:3]))) for side in image.shape[1:3])
     if image.dtype == np.uint8:  # first smaller, then stretched: a picture may have 100 million pixels
         return _stretch(np.stack([_resize(part, size) for part in image]))
@@ -52,15 +51,16 @@ def _outlined(picture: np.ndarray, labels: np.ndarray) -> np.ndarray:
     resized = [np.asarray(Image.fromarray(label).resize(size, Image.Resampling.NEAREST)) for label in labels]
     thick = max(size) > 768  # a line of one pixel cannot be seen on a large picture
     for label in resized:
-        shown[_line(~label, thick)] //= 3  # a dark rim, so that the line can be seen on white as well
+        shown[line(~label, thick)] //= 3  # a dark rim, so that the line can be seen on white as well
     for i, label in enumerate(resized):
-        shown[_line(label, thick)] = COLOURS[i % len(COLOURS)]
+        shown[line(label, thick)] = COLOURS[i % len(COLOURS)]
     return shown
 
 
-def _line(mask: np.ndarray, thick: bool) -> np.ndarray:
-    line = outline(mask)
-    return line | outline(mask & ~line) if thick else line
+def line(mask: np.ndarray, thick: bool) -> np.ndarray:
+    """The outline of a mask (h, w), on its inner side: one pixel wide, or two."""
+    thin = outline(mask)
+    return thin | outline(mask & ~thin) if thick else thin
 
 
 def _stretch(image: np.ndarray) -> np.ndarray:

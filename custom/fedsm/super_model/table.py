@@ -48,15 +48,22 @@ def row_cells(row: Row, task: TaskSettings) -> dict[str, str]:
         "foreign": "" if p.foreign is None else "foreign" if p.foreign else "no",
         "seconds": f"{row.seconds:.3f}",
     }
-    for name, label in zip(task.labels, row.labels, strict=True):
-        pixels = int(label.sum())
-        cells[f"{name}_pixels"] = str(pixels)
-        cells[f"{name}_mm2"] = "" if row.area is None else f"{pixels * row.area:.2f}"
-    if _RATIO in columns(task):
-        by_name = dict(zip(task.labels, row.labels, strict=True))
-        ratio = cup_to_disc(by_name["disc"], by_name["cup"])
-        cells[_RATIO] = "" if ratio is None else f"{ratio:.3f}"
+    digits = {"pixels": ".0f", "mm2": ".2f", "disc": ".3f"}  # by the end of a measure's name
+    for name, value in measures(row.labels, row.area, task).items():
+        cells[name] = "" if value is None else format(value, digits[name.rpartition("_")[2]])
     return cells
+
+
+def measures(labels: np.ndarray, area: float | None, task: TaskSettings) -> dict[str, float | None]:
+    """What is measured of labels (L, H, W); None: unknown. `area` is that of a pixel, see `Row`."""
+    by_name = dict(zip(task.labels, labels, strict=True))
+    found: dict[str, float | None] = {}
+    for name, label in by_name.items():
+        pixels = int(label.sum())
+        found |= {f"{name}_pixels": pixels, f"{name}_mm2": None if area is None else pixels * area}
+    if _RATIO in columns(task):
+        found[_RATIO] = cup_to_disc(by_name["disc"], by_name["cup"])
+    return found
 
 
 def cup_to_disc(disc: np.ndarray, cup: np.ndarray) -> float | None:

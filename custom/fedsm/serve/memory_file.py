@@ -1,0 +1,30 @@
+"""A file in memory with a path: our readers take paths, and an upload must not touch the disk.
+
+On Linux the path is a link to an anonymous file of the kernel (memfd), which ends with the process even if that is
+killed. The link lies in a private temporary folder; neither has a word of the upload's in its name. Where there is no
+memfd (macOS, Windows) the content passes through that folder and is removed at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def memory_file(content: bytes, ending: str) -> Iterator[Path]:
+    """A path with this content while the block runs; `ending` (`.nii.gz`) is part of its name."""
+    with contextlib.ExitStack() as stack:
+        path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedsm_serve_"))) / f"upload{ending}"
+        if sys.platform == "linux":
+            handle = stack.enter_context(os.fdopen(os.memfd_create("fedsm-upload"), "wb"))
+            handle.write(content)
+            handle.flush()
+            path.symlink_to(f"/proc/self/fd/{handle.fileno()}")
+        else:
+            path.write_bytes(content)
+        yield path
