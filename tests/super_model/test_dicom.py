@@ -185,6 +185,8 @@ def test_pictures_keep_their_frames(model, tmp_path):
         picture = read(tmp_path / f"out/masks/{number}p.png", mask=True)[0, ..., 0]
         seg = read_dicom(tmp_path / f"out/masks/{number}.dcm").pixel_array
         assert np.array_equal(seg[0], picture > 0) and np.array_equal(seg[1], picture == 2)
+    picture = ["predict", str(model), str(tmp_path / "in/1p.png"), "-o", str(tmp_path / "no"), "--secondary-capture"]
+    assert main(picture) == 2
     rows = {row["file"]: row for row in rows_of(tmp_path / "out")}
     assert rows["1.dcm"]["disc_pixels"] == rows["1p.png"]["disc_pixels"] and rows["1p.png"]["series_uid"] == ""
 
