@@ -201,5 +201,5 @@ def test_same_dice_as_the_nifti_copy(model, tmp_path):
     rows = json.loads((out / "evaluation.json").read_text())["models"]
     assert len(rows) >= 3
     for row in rows.values():
-        first, second = (row[site]["dice"]["disc"]["mean"] for site in ("a", "b"))
+        first, second = (row[site]["dice"]["mean"]["mean"] for site in ("a", "b"))
         assert first == pytest.approx(second, abs=1e-12) and 0 < first < 1
