@@ -49,6 +49,8 @@ def _predict(args: argparse.Namespace) -> int:
         raise UserError(f"--batch-size must be at least 1, got {args.batch_size}")
     inputs = list_inputs(args.input)
     check_output(args.out, args.input, args.force)
+    if args.secondary_capture and not any(source.has_record for source in inputs.sources):
+        raise UserError("--secondary-capture is for DICOM images, and there is none", remedy="leave it out")
     model = SuperModel.load(find_super_model(args.run), args.device)
     options = {"site": args.site, "use_global": args.use_global, "blend": args.blend, **_policy(args)}
     model.check(**options)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -54,9 +54,8 @@ class Opened(ABC):
     def write_mask(self, path: Path, mask: np.ndarray, origin: Origin) -> None:
         """Writes its mask (slices, H, W); folders above it are made."""
 
-    def write_capture(self, path: Path, picture: Image.Image, origin: Origin) -> bool:
-        """Writes a picture of the prediction in the image's own patient record; False where there is none."""
-        return False
+    def write_capture(self, path: Path, picture: Image.Image, origin: Origin) -> None:
+        """Writes a picture of the prediction in the image's own patient record, where there is one."""
 
     def slice_names(self) -> Sequence[SliceName]:
         """The name of each slice."""
@@ -68,9 +67,11 @@ class Source(ABC):
 
     Attributes:
         path: the file, or the first of its files: named in messages.
+        has_record: whether it belongs to a patient's record, so that a picture of its prediction can be written there.
     """
 
     path: Path
+    has_record: ClassVar[bool] = False
 
     @abstractmethod
     def read(self, task: TaskSettings) -> Opened:

@@ -47,7 +47,7 @@ def place(tmp_path):
 
 
 def test_arrays_of_the_nifti_copy(site, place, tmp_path):
-    write_nifti_copy(site, tmp_path / "copy")
+    write_nifti_copy(tmp_path / "copy")
     folder = images_folder(site, "a", TASK, place)
     found = [read_pair(pair, "a", TASK) for pair in list_pairs(folder, "a")]
     copy = [read_pair(pair, "a", TASK) for pair in list_pairs(tmp_path / "copy", "a")]

@@ -16,11 +16,11 @@ from fedsm.data.dicom.header import (
     RTSTRUCT,
     SEG,
     Instance,
-    Unusable,
     looks_like_dicom,
     read_instance,
 )
 from fedsm.data.dicom.series import DicomImage, by_series, images_of
+from fedsm.data.dicom.unusable import Unusable
 
 _MASKS = (SEG, LABELMAP, RTSTRUCT)
 # Kinds of problems; their levels and remedies are in `findings.KINDS`.

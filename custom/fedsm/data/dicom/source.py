@@ -29,6 +29,7 @@ from fedsm.data.writers import on_grid, slice_pixel_area
 class SeriesSource(Source):
     """A series, or a file of pictures."""
 
+    has_record = True
     image: DicomImage
     path: Path
 
@@ -55,9 +56,8 @@ class _OpenedSeries(Opened):
             mask = on_grid(mask, affine_of(self._image)).transpose(2, 1, 0)
         write_seg(path, decompose(mask, origin.task), self._image, origin)
 
-    def write_capture(self, path: Path, picture: Image.Image, origin: Origin) -> bool:
+    def write_capture(self, path: Path, picture: Image.Image, origin: Origin) -> None:
         write_capture(path, picture, self._image, origin)
-        return True
 
     def slice_names(self) -> Sequence[SliceName]:
         frames = reader_frames(self._image)
