@@ -1,5 +1,6 @@
 """What a site says of a super model: the same as of its images, without what would tell of one patient."""
 
+import copy
 import math
 
 import numpy as np
@@ -10,8 +11,11 @@ from fedsm.evaluation.bootstrap import from_errors, pooled, resample, site_inter
 from fedsm.evaluation.calibration import join_reliability, reliability
 from fedsm.evaluation.evaluate import join, summarize_images
 from fedsm.evaluation.image_scores import SUPER, ImageScores
-from fedsm.evaluation.metrics import METRICS
+from fedsm.evaluation.markdown import evaluation_csv, evaluation_markdown, volumes_as_images
+from fedsm.evaluation.metrics import METRICS, VOLUME_METRICS
+from fedsm.evaluation.report_tables import interval_table
 from fedsm.evaluation.site_report import draw, report_of
+from fedsm.evaluation.volume_scores import VolumeScores
 
 SITES = ["a", "b"]
 MANIFEST = {
@@ -117,3 +121,51 @@ def test_joined_reliability_is_that_of_all_images():
     for mine, theirs in zip(joined["bins"], whole["bins"], strict=True):
         assert mine == pytest.approx(theirs)
     assert join_reliability([]) is None
+
+
+def with_volumes():
+    """Site a has four volumes, site b none."""
+    some = copy.deepcopy(EVERY["a"])
+    some.volumes = VolumeScores(2.0, list("pqrs"))
+    rng = torch.Generator().manual_seed(5)
+    some.volumes.scores = {
+        name: {m: torch.rand(4, 2, generator=rng) for m in VOLUME_METRICS} for name in some.scores
+    }  # fmt: skip
+    return {"a": some, "b": EVERY["b"]}
+
+
+def test_volumes_have_a_section_of_their_own():
+    """Means of the volumes of the sites that have some; joined from reports the same, but for intervals of averages."""
+    every = with_volumes()
+    whole = summarize_images(MANIFEST, every, "test")
+    found = whole["volumes"]
+    assert found["volumes"] == found["patients"] == {"a": 4} and found["tolerance"] == 2.0
+    values = every["a"].volumes.scores[SUPER]["nsd"]
+    assert found["models"][SUPER]["a"]["nsd"]["cup"]["mean"] == pytest.approx(values[:, 1].mean().item())
+    assert found["models"]["personal_own"]["a"] == found["models"]["personal.a"]["a"]
+    drawn = {s: (draw(MANIFEST, s, v, 0), draw(MANIFEST, s, v.volumes, 0)) for s, v in every.items()}
+    sent = {s: report_of(MANIFEST, s, v, drawn[s][0], True, drawn[s][1]) for s, v in every.items()}
+    assert sent["b"]["volumes"] is None
+    joined = join(MANIFEST, sent, "test", 0)["volumes"]
+    assert joined["models"] == found["models"]
+    for kind in ("client_avg", "global"):
+        mean = joined["averages"][SUPER]["hd95"]["mean"][kind]["mean"]
+        assert mean == pytest.approx(found["averages"][SUPER]["hd95"]["mean"][kind]["mean"])
+    pictures = summarize_images(MANIFEST, EVERY, "test")
+    assert pictures["volumes"] is None and all(pictures[key] == whole[key] for key in pictures if key != "volumes")
+    assert "volume" not in evaluation_csv(pictures) and "olume" not in evaluation_markdown(pictures)
+
+
+def test_three_volumes_keep_their_bounds_at_the_site():
+    some = with_volumes()["a"]
+    some.volumes.patients = list("pqrr")
+    report = report_of(MANIFEST, "a", some, draw(MANIFEST, "a", some, 0), True, draw(MANIFEST, "a", some.volumes, 0))
+    assert report["volumes"]["models"]["global"]["dice"]["mean"]["low"] is None
+    assert report["models"]["global"]["dice"]["mean"]["low"] is not None
+
+
+def test_the_report_has_a_table_of_volumes():
+    evaluation = summarize_images(MANIFEST, with_volumes(), "test")
+    table = str(interval_table("run, whole volumes", volumes_as_images(evaluation), VOLUME_METRICS))
+    assert "volumes (patients)" in table and "4 (4)" in table and "all volumes" in table
+    assert "volume NSD (2 mm), cup: super model" in table and "volume HD95 [mm]: global" in table

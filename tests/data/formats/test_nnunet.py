@@ -149,8 +149,12 @@ WRONG = {
         lambda d: change(d, dataset={"a": {"images": ["../../etc/passwd"], "label": "b"}}), "leads out of",
     ),
     "name in JSON": (
-        lambda d: change(d, dataset={"../a": {"images": ["imagesTr/x"], "label": "y"}}), "cannot be a file's name",
+        lambda d: change(d, dataset={"../a": {"images": ["x.nii.gz"], "label": "y.nii.gz"}}), "cannot be a file's name",
     ),
+    "kind in JSON": (
+        lambda d: change(d, dataset={"a": {"images": ["x.png"], "label": "y.nii.gz"}}), "does not end with .nii.gz",
+    ),
+    "null byte": (lambda d: change(d, dataset={"a": {"images": ["x\0"], "label": "y"}}), "must give each case"),
     "unknown site": (lambda d: (d / "sites.csv").write_text("case,hospital\nnorth_0,a\n"), "does not say the site of"),
     "site's name": (lambda d: (d / "sites.csv").write_text("case,hospital\nnorth_0,../a\n"), "the site '../a'"),
     "two sites": (lambda d: (d / "sites.csv").write_text("case,hospital\nx,a\nx,b\n"), "line 3: gives 'x' a second"),

@@ -107,9 +107,10 @@ def _cases(
     """The cases of imagesTr or imagesTs."""
     found = []
     volumes = described["file_ending"] in VOLUMES
-    wanted = task.channels if volumes else 1
+    wanted = task.channels if volumes else 1  # of files
     listed = described.get("dataset") if part == "Tr" else None
-    files = _listed(listed, source) if listed is not None else _found(described["file_ending"], source, part)
+    ending = described["file_ending"]
+    files = _listed(listed, source, ending) if listed is not None else _found(ending, source, part)
     for name in sorted(files, key=natural_key):
         images, mask = files[name]
         if len(images) != wanted:
@@ -150,7 +151,7 @@ def _files(folder: Path, ending: str) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.name.endswith(ending) and not path.name.startswith("."))
 
 
-def _listed(listed: Any, source: Path) -> dict[str, tuple[list[Path], Path]]:
+def _listed(listed: Any, source: Path, ending: str) -> dict[str, tuple[list[Path], Path]]:
     """The same of `dataset` in dataset.json, which names the files of each case; they must lie in the dataset."""
     file = source / DESCRIPTION
     try:
@@ -161,9 +162,13 @@ def _listed(listed: Any, source: Path) -> dict[str, tuple[list[Path], Path]]:
             )
             for name, entry in listed.items()
         }
-    except (AttributeError, TypeError, KeyError) as e:
+    except (AttributeError, TypeError, KeyError, ValueError) as e:  # the last: a path with a null byte
         raise UserError("`dataset` must give each case its `images` and its `label`", file=file) from e
-    for name, (images, _) in found.items():
+    for name, (images, mask) in found.items():
+        if other := next((path for path in (*images, mask) if not path.name.endswith(ending)), None):
+            raise UserError(
+                f"does not end with {ending}, as dataset.json says", file=other, remedy="correct one of them"
+            )
         if "/" in name or name.startswith(".") or not name.isprintable() or not images:
             raise UserError(f"`dataset` has the case {shown(name)}, which cannot be a file's name", file=file)
     return found

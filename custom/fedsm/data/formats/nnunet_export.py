@@ -77,9 +77,10 @@ def plan_export(root: Path, out: Path, settings: JobSettings, done: Callable[[in
         ]
     if file_kind(case.pair.image for case in cases) == "mixed":
         raise UserError("holds pictures and volumes", file=root, remedy="nnU-Net reads one kind: export them apart")
+    ending = _ending(cases)
     for case in cases:
         image, _ = read_pair(case.pair, case.site, settings.task)
-        if _ending(cases) == ".png" and not _fits_png(image):
+        if ending == ".png" and not _fits_png(image):
             raise UserError(
                 f"its {image.shape[-1]} channels of type {image.dtype} do not go into PNG", site=case.site,
                 file=case.pair.image, remedy="nnU-Net reads grey pictures of 8 and 16 bits, and RGB of 8",
