@@ -99,7 +99,7 @@ def test_nothing_touches_the_disk(address):
     watching = True
     sys.addaudithook(note)
     for name in ("a.png", "b.nii"):
-        assert send(address, picture((400, 400)), name=name).status_code == 200
+        assert send(address, picture((800, 800)), name=name).status_code == 200  # 2 MB
     watching = False
     assert all(name.isdecimal() or name == "-1" for name in written), written  # descriptors: sockets, memfd
 
