@@ -31,9 +31,7 @@ def write_dicom_site(folder: Path, label: str = "prostate", patients: int = PATI
         save(segmentation(slices, {label.upper(): disc_mask(shape, number)}), place / "segmentation")
 
 
-def write_nifti_copy(
-    folder: Path, out: Path, label_value: int = 1, patients: int = PATIENTS, shape=(5, 24, 20)
-) -> None:
+def write_nifti_copy(out: Path, label_value: int = 1, patients: int = PATIENTS, shape=(5, 24, 20)) -> None:
     """The same images and masks as NIfTI files, stored the other way round, with a patients.csv."""
     for part in ("images", "masks"):
         (out / part).mkdir(parents=True, exist_ok=True)
