@@ -135,7 +135,7 @@ def test_every_help_has_an_example_that_can_be_parsed():
     for path, parser in every.items():
         assert "example:" in parser.format_help(), path
         lines = [line.split("#")[0].strip() for line in parser.epilog.splitlines()]
-        examples = [shlex.split(line.split(">")[0]) for line in lines if line.startswith("fedsm ")]
+        examples = [shlex.split(line.split(" > ")[0]) for line in lines if line.startswith("fedsm ")]
         assert examples or path == ("completion",), path
         for example in examples:
             build_parser().parse_args(example[1:])

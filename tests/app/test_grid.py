@@ -38,7 +38,7 @@ def test_base_options_of_a_track_go_to_the_rows_that_have_it():
         "runs: {A: {method: fedsm}, B: {method: fedavg}}", {"lam": 0.6, "tracks.selector.kind": "selector_fedavg"}
     )
     one, two = (grid.runs(row, None, 0, SITES)[0].settings for row in grid.rows)
-    assert one.tracks["personal"] == {"kind": "softpull", "lam": 0.6, "pull": "uniform", "norm": "pulled"}
+    assert one.tracks["personal"] == {"kind": "softpull", "lam": 0.6, "pull": "uniform", "norm": "pulled", "alone": 0.0}
     assert one.tracks["selector"] == {"kind": "selector_fedavg"}
     assert set(two.tracks) == {"global"}
     with pytest.raises(UserError, match="row 'B': method 'fedavg' has no personal track"):

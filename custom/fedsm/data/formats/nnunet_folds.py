@@ -77,9 +77,11 @@ def with_test_cases(cases: list[Case]) -> list[Case]:
         names = sorted({case.patient or case.name for case in own if case.part == VALIDATION})
         if len(names) < 2:
             raise UserError(
-                f"the fold has {len(names)} of its patients to validate with; without imagesTs and labelsTs half of"
-                " them are the test patients", site=site, remedy="leave out --fold: then a split is drawn",
-            )  # fmt: skip
+                f"the fold has {len(names)} of its patients to validate with, and half of them would be its test"
+                " patients, because there are no imagesTs with labelsTs",
+                site=site,
+                remedy="leave out --fold: then a split is drawn",
+            )
         order = np.random.default_rng(derive_seed(0, site, "fold")).permutation(len(names))
         tested |= {(site, names[i]) for i in order[: len(names) // 2]}
     return [
