@@ -130,6 +130,7 @@ def test_the_seg_says_whose_and_by_what(predicted):
     assert np.array_equal(capture.pixel_array, overlay)
 
 
+@pytest.mark.slow
 def test_two_hundred_files_ten_of_them_broken(model, tmp_path, capsys):
     folder, broken = tmp_path / "in", []
     for number in range(7):
