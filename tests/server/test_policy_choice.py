@@ -53,11 +53,12 @@ def test_of_equal_gammas_the_largest():
 
 
 def test_delta_is_the_smallest_that_costs_no_more_than_it_may():
-    """At the share of 0.4 the limits 1, 1.5, 2 cost 0.01, 0.0008, 0: 1.5 is the smallest at most 0.001."""
+    """At the share of 0.4 the limits 1, 1.5, 2 cost 0.01, 0.0008, 0: 1.5 is the smallest at most 0.001, and 1.25 times
+    that is the delta."""
     deltas = [(0.60, 0.710), (0.65, 0.7192), (0.70, 0.72), (0.70, 0.72)]
-    assert chosen(answer(shared=(0.72, 0.71), deltas=deltas)).delta == (1.5, 1.5)
-    assert chosen(answer(shared=(0.72, 0.71), deltas=deltas), delta_cost=0.0).delta == (2.0, 2.0)
-    assert chosen(answer(shared=(0.72, 0.71), deltas=deltas), delta_cost=0.02).delta == (1.0, 1.0)
+    assert chosen(answer(shared=(0.72, 0.71), deltas=deltas)).delta == (1.875, 1.875)
+    assert chosen(answer(shared=(0.72, 0.71), deltas=deltas), delta_cost=0.0).delta == (2.5, 2.5)
+    assert chosen(answer(shared=(0.72, 0.71), deltas=deltas), delta_cost=0.02).delta == (1.25, 1.25)
     dear = [(0.6, 0.6)] * 3 + [(0.70, 0.72)]
     assert chosen(answer(shared=(0.72, 0.71), deltas=dear)).delta is None, "each costs too much"
     assert chosen(answer()).delta is None, "the selector knows no distance"
@@ -68,11 +69,11 @@ def test_each_site_has_the_delta_that_its_own_images_bear():
     theirs. A site without scores has none."""
     usual = answer(deltas=[(0.70, 0.70)] * 4)
     unlike = answer(deltas=[(0.65, 0.65), (0.69, 0.69), (0.70, 0.70), (0.70, 0.70)])
-    assert of_six(usual, usual).delta == (1.0,) * 6
-    assert of_six(usual, unlike).delta == (1.0,) * 5 + (2.0,)
+    assert of_six(usual, usual).delta == (1.25,) * 6
+    assert of_six(usual, unlike).delta == (1.25,) * 5 + (2.5,)
     dear = answer(deltas=[(0.65, 0.65)] * 3 + [(0.70, 0.70)])
-    assert of_six(usual, dear).delta == (1.0,) * 5 + (None,)
-    assert choose_policy({"b": usual}, settings(), ["a", "b"]).delta == (None, 1.0)
+    assert of_six(usual, dear).delta == (1.25,) * 5 + (None,)
+    assert choose_policy({"b": usual}, settings(), ["a", "b"]).delta == (None, 1.25)
 
 
 def test_each_site_has_the_share_that_is_best_for_its_own_images():
@@ -119,8 +120,8 @@ def test_a_false_veto_brings_about_no_mirror_images_and_no_more():
     """The others keep their gamma, shares and deltas. Whoever sees no difference between shares has the others'."""
     honest = answer(shared=(0.72, 0.71), both=(0.75, 0.74), deltas=[(0.60, 0.71), (0.69, 0.72)] + [(0.70, 0.72)] * 2)
     veto = answer(plain=(1.0, 1.0), shared=(1.0, 1.0), flipped=(0.0, 0.0), both=(0.0, 0.0))
-    assert of_six(honest, honest) == Policy(0.0, (1.5,) * 6, (0.4,) * 6, True)
-    assert of_six(honest, veto) == Policy(0.0, (1.5,) * 5 + (None,), (0.4,) * 6, False)
+    assert of_six(honest, honest) == Policy(0.0, (1.875,) * 6, (0.4,) * 6, True)
+    assert of_six(honest, veto) == Policy(0.0, (1.875,) * 5 + (None,), (0.4,) * 6, False)
 
 
 def test_without_a_selector_only_the_flip_is_chosen():
@@ -153,6 +154,6 @@ def test_one_of_six_sites_cannot_choose(forged):
     """Five honest sites gain 0.02 by the share and lose 0.01 by the smallest limit and by the larger gamma. The sixth
     chooses for the images nearest to itself alone, also where it claims to gain more than the five lose together."""
     honest = answer(shared=(0.72, 0.71), deltas=[(0.60, 0.71), (0.69, 0.72), (0.70, 0.72), (0.70, 0.72)])
-    assert of_six(honest, honest) == Policy(0.0, (1.5,) * 6, (0.4,) * 6, False)
+    assert of_six(honest, honest) == Policy(0.0, (1.875,) * 6, (0.4,) * 6, False)
     found = of_six(honest, forged | {"images": 10**6})
-    assert found == Policy(0.0, (1.5,) * 5 + (1.0,), (0.4,) * 5 + found.share[5:], False)
+    assert found == Policy(0.0, (1.875,) * 5 + (1.25,), (0.4,) * 5 + found.share[5:], False)

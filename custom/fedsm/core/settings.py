@@ -168,7 +168,8 @@ class JobSettings(Settings):
     )  # fmt: skip
     delta_cost: float = Field(
         default=0.001, ge=0, le=1,
-        description="Validation Dice that a site may lose by its `delta`: the smallest that costs it no more is taken.",
+        description="Validation Dice that a site may lose by its `delta`: 1.25 times the smallest that costs it no more"
+        " is taken.",
     )  # fmt: skip
     blend: Switch = Field(
         default=False,

@@ -14,9 +14,10 @@ No test image and no image of another source has a part in it.
    the trimmed mean over sites: one of four or more cannot decide, whatever it reports. Mirror images, which double the
    time, must gain more than `WORTH`. Among equal gammas the largest: it costs nothing on these images and sends more
    images of other sources to the global model.
-3. delta, for each site by its own scores at its share: the smallest that costs it at most `delta_cost`, by its own
-   images that go to the global model. A smaller one keeps more foreign images from a personal model that does not fit
-   them. At a site with heavy tails the delta of the others would cost points.
+3. delta, for each site by its own scores at its share: `DELTA_MARGIN` times the smallest that costs it at most
+   `delta_cost`, by its own images that go to the global model. A smaller one keeps more foreign images from a personal
+   model that does not fit them. The margin is there because the farthest of a few images says little of the next ones.
+   At a site with heavy tails the delta of the others would cost points.
 
 Mirror images that cost it more than `MOST_LOSS` each site can veto: the site that they hurt is the one unlike the
 others, and a trimmed mean does not see it. By a false veto a site can bring about nothing else.
@@ -26,12 +27,14 @@ from __future__ import annotations
 
 from statistics import median
 
+from fedsm.core.limits import MOST_DELTA
 from fedsm.core.settings import JobSettings
 from fedsm.core.shares import trimmed_mean
 from fedsm.selectors.policy import Policy, flips_of, shares_of
 
 WORTH = 0.001
 LEAN = 10  # images: as many of its own count as much as the others
+DELTA_MARGIN = 1.25
 MOST_LOSS = 0.005  # half a point: who loses more would do better without the policy
 _DIGITS = 12  # equal scores are equal in any order of summation
 
@@ -165,7 +168,7 @@ def _smallest_delta(rows: list[dict], share: float, settings: JobSettings) -> fl
     number = shares_of(settings).index(share)
     for row in rows:
         if round(rows[-1]["dice"][number] - row["dice"][number], _DIGITS) <= settings.delta_cost:
-            return row["delta"]
+            return None if row["delta"] is None else min(MOST_DELTA, DELTA_MARGIN * row["delta"])
     return None
 
 

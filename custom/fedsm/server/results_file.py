@@ -218,8 +218,8 @@ class ResultsFile(Described):
     )
     delta: list[float | None] | float | None = Field(
         description="The distance beyond which an image is foreign and goes to the global model, for each nearest site"
-        " in index order: the smallest that costs this site at most `delta_cost` on its validation images; null: no"
-        " limit."
+        " in index order: 1.25 times the smallest that costs this site at most `delta_cost` on its validation images;"
+        " null: no limit."
     )
     share: list[float] | float = Field(
         description="The global model's share beside each site's personal one, in index order: the best on this site's"
