@@ -1,7 +1,8 @@
 """Where a run's curves go: TensorBoard's files, MLflow, Weights & Biases, or nowhere.
 
-The receivers are FLARE's own. They take the controller's curves only: by default they also take what sites send, under
-any name and of any size. What they are given becomes part of the job, which travels: no passwords, keys or tokens.
+The receivers are FLARE's own; those for MLflow and Weights & Biases through classes of ours, which bound what a job
+may ask of them. They take the controller's curves only: by default they also take what sites send, under any name and
+of any size. What they are given becomes part of the job, which travels: no passwords, keys or tokens.
 """
 
 from __future__ import annotations
@@ -22,11 +23,6 @@ if TYPE_CHECKING:
 
 _URI, _MODE = "MLFLOW_TRACKING_URI", "WANDB_MODE"
 _PACKAGES = {MLFLOW: ("mlflow", "alembic"), WANDB: ("wandb",)}
-# Weights & Biases also collects the machine's name and load, the command, git, packages and what is printed.
-_CURVES_ONLY = {
-    "host": "server", "console": "off", "disable_git": True, "disable_code": True, "save_code": False, "symlink": False,
-    "x_disable_machine_info": True, "x_disable_meta": True, "x_disable_stats": True, "x_save_requirements": False,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -107,26 +103,22 @@ def receiver_of(tracking: Tracking, name: str, settings: JobSettings) -> Analyti
         name: the job's.
         settings: the job's; the main ones are noted with the curves.
     """
-    from nvflare.app_common.widgets.streaming import ANALYTIC_EVENT_TYPE
-
-    from fedsm.flare.compat.receivers import set_tracking_defaults
-
-    set_tracking_defaults()
-    own = [ANALYTIC_EVENT_TYPE]
     about = {"task": settings.task.name, "method": settings.method, "rounds": settings.rounds, "seed": settings.seed}
     if tracking.kind == MLFLOW:
-        from nvflare.app_opt.tracking.mlflow.mlflow_receiver import MLflowReceiver
+        from fedsm.flare.compat.mlflow_curves import MLflowCurves
 
         tags = {key: str(value) for key, value in about.items()}
         where = {"experiment_name": f"fedsm_{settings.task.name}", "run_name": "curves", "run_tags": tags}
-        return MLflowReceiver(tracking_uri=tracking.uri, kw_args=where, events=own)
+        return MLflowCurves(tracking_uri=tracking.uri, kw_args=where)
     if tracking.kind == WANDB:
-        from nvflare.app_opt.tracking.wandb.wandb_receiver import WandBReceiver
+        from fedsm.flare.compat.wandb_curves import WandBCurves
 
         run = {"project": f"fedsm_{settings.task.name}", "name": name, "group": name, "job_type": settings.method}
-        return WandBReceiver(run | {"config": about, "settings": _CURVES_ONLY}, mode=tracking.mode, events=own)
+        return WandBCurves(run | {"config": about}, mode=tracking.mode)
     if tracking.kind == NO_TRACKING:
         return None
     from nvflare.app_opt.tracking.tb.tb_receiver import TBAnalyticsReceiver
 
-    return TBAnalyticsReceiver(events=own)
+    from fedsm.flare.compat.receivers import OWN_CURVES
+
+    return TBAnalyticsReceiver(events=OWN_CURVES)

@@ -16,7 +16,7 @@ from pathlib import Path
 import yaml
 
 from fedsm.client.site_settings import FILE_NAME
-from fedsm.core.components import JOB_ID_GUARD, SERVER_CLASSES, SITE_CLASSES
+from fedsm.core.components import JOB_ID_GUARD, NOT_ALLOWED, SERVER_CLASSES, SITE_CLASSES
 from fedsm.core.private_files import close_to_others
 
 TEMPLATES = Path(str(files("app_fedsm.provisioning") / "kit"))
@@ -101,15 +101,15 @@ def _put(local: Path, template: str, name: str) -> None:
 
 
 def _changed_resources(local: Path, changes: str, classes: tuple[str, ...], byoc: bool) -> dict:
-    """FLARE's `resources.json.default` with our changes, and our classes allowed.
+    """FLARE's `resources.json.default` with our changes, and our classes allowed for FLARE's that take any path.
 
     The guard needs the installed package, which a kit for jobs that bring their code may not have. There it would be
     of no use: code can do anything.
     """
     resources = json.loads((local / f"{RESOURCES}.default").read_text(encoding="utf-8"))
     wanted = yaml.safe_load((TEMPLATES / changes).read_text(encoding="utf-8"))
-    allowed = resources["class_allow_list"]
-    allowed += [name for name in classes if name not in allowed]
+    allowed = [name for name in resources["class_allow_list"] if name not in NOT_ALLOWED]
+    resources["class_allow_list"] = allowed + [name for name in classes if name not in allowed]
     for name, args in wanted.get("components", {}).items():
         _component(resources, name)["args"].update(args)
     if not byoc and JOB_ID_GUARD not in resources["components"]:

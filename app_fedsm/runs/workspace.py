@@ -19,7 +19,7 @@ from pathlib import Path
 
 import yaml
 
-from fedsm.core.components import SERVER_CLASSES, SITE_CLASSES
+from fedsm.core.components import NOT_ALLOWED, SERVER_CLASSES, SITE_CLASSES
 from fedsm.core.errors import UserError
 
 SITE_FILE = "fedsm_site.yaml"  # `fedsm.client.site_settings.FILE_NAME`, without its torch; a test holds them in step
@@ -48,7 +48,8 @@ def prepare_workspace(
     if cache:
         site["cache_dir"] = str(cache.resolve())
     (local / SITE_FILE).write_text(yaml.safe_dump(site))
-    allowed = {"format_version": 2, "class_allow_list": [*_flare_classes(), *SERVER_CLASSES, *SITE_CLASSES]}
+    flares = [name for name in _flare_classes() if name not in NOT_ALLOWED]
+    allowed = {"format_version": 2, "class_allow_list": [*flares, *SERVER_CLASSES, *SITE_CLASSES]}
     (local / "resources.json").write_text(json.dumps(allowed, indent=1))
     return local
 

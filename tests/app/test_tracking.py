@@ -7,10 +7,12 @@ import threading
 
 import pytest
 from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
+from nvflare.fuel.utils.class_utils import load_class
 
 from app_fedsm.cli.main import main
 from app_fedsm.recipes import FedSMRecipe
 from app_fedsm.tracking import Tracking, choose_tracking, noted_tracking
+from fedsm.core.components import NOT_ALLOWED, SERVER_CLASSES
 from fedsm.core.errors import UserError
 from fedsm.flare.curves import check_receiver
 from tests.helpers.federation import Federation
@@ -38,14 +40,15 @@ def components(folder, **given) -> list[dict]:
     return json.loads((folder / "job/app/config/config_fed_server.json").read_text())["components"]
 
 
-def test_each_kind_is_one_of_flares_own_receivers_and_allowed_by_flare(tmp_path):
+def test_each_kind_is_one_of_flares_own_receivers_and_allowed_by_a_kit(tmp_path):
     for kind, name in {
         "tensorboard": "TBAnalyticsReceiver",
         "mlflow": "MLflowReceiver",
         "wandb": "WandBReceiver",
     }.items():
         (receiver,) = [c for c in components(tmp_path / kind, track=kind) if c["id"] == kind]
-        assert receiver["path"].endswith(f".{name}") and receiver["path"] in DEFAULT_CLASS_ALLOW_LIST
+        assert name in [cls.__name__ for cls in load_class(receiver["path"]).__mro__]
+        assert receiver["path"] in {*DEFAULT_CLASS_ALLOW_LIST, *SERVER_CLASSES} - {*NOT_ALLOWED}
     assert [c["id"] for c in components(tmp_path / "none", track="none")] == ["aggregator"]
     assert [c["id"] for c in components(tmp_path / "default")] == ["aggregator", "tensorboard"]
 

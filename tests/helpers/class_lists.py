@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ _CALLS = (
 )  # fmt: skip
 
 
-class _Workspace:
+class KitWorkspace:
     """What FLARE's authorizer asks of a workspace."""
 
     def __init__(self, kit: Path):
@@ -28,12 +29,12 @@ class _Workspace:
         return str(self._kit / "local" / "resources.json")
 
 
-def write_default_resources(kit: Path) -> None:
+def write_default_resources(kit: Path, allowed: Sequence[str] = ()) -> None:
     """The part of FLARE's own `local/resources.json.default` that provisioning changes."""
     (kit / "local").mkdir()
     storage = {"args": {"storage": {"args": {}}}}
     components = [{"id": name, "args": {}} for name in ("job_manager", "resource_manager")]
-    default = {"class_allow_list": [], "components": components, "snapshot_persistor": storage}
+    default = {"class_allow_list": [*allowed], "components": components, "snapshot_persistor": storage}
     (kit / "local" / "resources.json.default").write_text(json.dumps(default))
 
 
@@ -42,7 +43,7 @@ def assert_allows_our_jobs_alone(kit: Path, *, server: bool) -> None:
     ours, others = (SERVER_CLASSES, SITE_CLASSES) if server else (SITE_CLASSES, SERVER_CLASSES)
     allow = ComponentPathAuthorizer().authorize_component_config
     for path in ours:
-        allow({"path": path}, workspace=_Workspace(kit))
+        allow({"path": path}, workspace=KitWorkspace(kit))
     for path in (*_CALLS, *others):
         with pytest.raises(UnsafeComponentError):
-            allow({"path": path}, workspace=_Workspace(kit))
+            allow({"path": path}, workspace=KitWorkspace(kit))

@@ -13,8 +13,15 @@ JOB_ID_GUARD = {"id": "fedsm_job_ids", "path": "fedsm.flare.compat.job_ids.JobId
 SITE_CLASSES = (EXECUTOR, *(path for path in MOVED if path.startswith("fedsm.client.")))
 SERVER_CLASSES = (
     "fedsm.flare.aggregator.SoftPullAggregator",
+    "fedsm.flare.compat.mlflow_curves.MLflowCurves",
+    "fedsm.flare.compat.wandb_curves.WandBCurves",
     "fedsm.flare.controller.FedSMController",
     "fedsm.flare.evaluation.EvaluationController",
     "fedsm.flare.forget_controller.ForgetController",
     *(path for path in MOVED if path.startswith("fedsm.server.")),
+)
+# Of FLARE's own list, and not in our kits: a job without code has them write to any path. Ours above stand for them.
+NOT_ALLOWED = (
+    "nvflare.app_opt.tracking.mlflow.mlflow_receiver.MLflowReceiver",
+    "nvflare.app_opt.tracking.wandb.wandb_receiver.WandBReceiver",
 )

@@ -1,11 +1,15 @@
-"""Lets FLARE's receivers of curves keep those of the server itself, and keeps them from disturbing a run.
+"""FLARE's receivers of curves for MLflow and Weights & Biases, as our jobs may name them: see the modules beside this.
 
-On a server, FLARE 2.9's receivers for MLflow and Weights & Biases make a run for each client, for what clients send.
-What the server's own components send has none and is dropped: with an error in the log, or without. At a client they
-make one run, of that participant. So they are told that they are at a client.
+They keep the curves of the server itself. On a server, those of FLARE 2.9 make a run for each client, for what clients
+send. What the server's own components send has none and is dropped: with an error in the log, or without. At a client
+they make one run, of that participant. So they are told that they are at a client.
 
-The receiver of MLflow sends from the thread that plays the rounds. While its server is away, every single value waits
-for it again. So there is a pause after each failure, in which values are dropped: results.json has them.
+They do not disturb a run. The receiver of MLflow sends from the thread that plays the rounds. While its server is away,
+every single value waits for it again. So there is a pause after each failure, in which values are dropped: results.json
+has them.
+
+And they write nowhere but into the job's folder. FLARE's own take a path, or whatever else their package's options
+make possible, from the job; so our kits allow these and not FLARE's.
 """
 
 from __future__ import annotations
@@ -17,7 +21,10 @@ from typing import Any
 from nvflare.apis.analytix import ANALYTIC_EVENT_TYPE
 from nvflare.apis.fl_constant import ProcessType
 from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
 from nvflare.app_common.widgets.streaming import AnalyticsReceiver
+
+OWN_CURVES = [ANALYTIC_EVENT_TYPE]  # and no "fed." before it: nothing that sites send
 
 _DEFAULTS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # MLflow: 7, minutes in which the round waits for a server that is gone
@@ -28,6 +35,32 @@ _DEFAULTS = {
 
 
 _PAUSE = 60.0  # seconds
+
+
+def set_tracking_defaults() -> None:
+    """Sets what the packages read from the environment, unless it is set. To be called before they are imported."""
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+
+
+class OwnCurves(AnalyticsReceiver):
+    """Makes one run for the server's own curves, of any of FLARE's receivers: to be inherited from before it."""
+
+    _again_at = 0.0
+
+    def initialize(self, fl_ctx: FLContext) -> None:
+        """Starts the run, as at a client."""
+        super().initialize(_OneParticipant(fl_ctx))
+
+    def save(self, fl_ctx: FLContext, shareable: Shareable, record_origin: str) -> None:
+        """Sends a value, or drops it in the minute after a failure."""
+        if time.monotonic() < self._again_at:
+            return
+        try:
+            super().save(fl_ctx=fl_ctx, shareable=shareable, record_origin=record_origin)
+        except Exception:  # FLARE writes it to the log
+            self._again_at = time.monotonic() + _PAUSE
+            raise
 
 
 class _OneParticipant:
@@ -41,48 +74,3 @@ class _OneParticipant:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._fl_ctx, name)
-
-
-def set_tracking_defaults() -> None:
-    """Sets what the packages read from the environment, unless it is set. To be called before they are imported."""
-    for name, value in _DEFAULTS.items():
-        os.environ.setdefault(name, value)
-
-
-def receive_own_curves() -> None:
-    """Lets receivers that take no site's messages make one run, for the server's curves, in the job's folder.
-
-    To be called before the run starts.
-    """
-    set_tracking_defaults()
-    if getattr(AnalyticsReceiver, "fedsm_own_curves", False):
-        return
-    start = AnalyticsReceiver._handle_start_run_event
-
-    def start_with_one(self: AnalyticsReceiver, fl_ctx: FLContext) -> None:
-        if self.events != [ANALYTIC_EVENT_TYPE]:
-            start(self, fl_ctx)
-            return
-        if hasattr(self, "wandb_args"):  # it would write to wherever the server was started
-            self.wandb_args.setdefault("dir", fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id()))
-        _pause_after_failures(self)
-        start(self, _OneParticipant(fl_ctx))
-
-    AnalyticsReceiver._handle_start_run_event = start_with_one
-    AnalyticsReceiver.fedsm_own_curves = True
-
-
-def _pause_after_failures(receiver: AnalyticsReceiver) -> None:
-    save, again_at = receiver.save, 0.0
-
-    def save_or_drop(**given: Any) -> None:
-        nonlocal again_at
-        if time.monotonic() < again_at:
-            return
-        try:
-            save(**given)
-        except Exception:  # FLARE writes it to the log
-            again_at = time.monotonic() + _PAUSE
-            raise
-
-    receiver.save = save_or_drop
