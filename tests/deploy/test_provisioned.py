@@ -105,12 +105,14 @@ def test_a_site_that_forbids_byoc_says_so_to_the_submitter(consortium, capsys):
 
 
 def test_byoc(consortium, data_root):
-    """No process has our package: the code comes with the job. site-3's own administrator allows it first."""
+    """No process has our package: the code comes with the job. site-3's own administrator allows it first, and takes
+    the guard on job ids away, which is in the package."""
     running = consortium
     for kit in [running.kits.server, *running.kits.sites.values()]:
         running.stop(kit)
     site = running.kits.sites["site-3"] / "local"
-    shutil.copyfile(running.kits.sites["site-1"] / "local" / "authorization.json", site / "authorization.json")
+    for name in ("authorization.json", "resources.json"):
+        shutil.copyfile(running.kits.sites["site-1"] / "local" / name, site / name)
     for kit in [running.kits.server, *running.kits.sites.values()]:
         running.start(kit, running.bare)
     running.wait_for(SITES)
