@@ -7,6 +7,9 @@ READY := $(VENV)/.ready
 # Two tests a core: tests of processes and federations wait for most of their time.
 WORKERS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
 
+# Where it is set, every process would compile every module anew, and pytest would rewrite every test.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test lint types contracts docs test-all test-slow bench chaos jobs clean
 
 $(READY): requirements.txt requirements-dev.txt pyproject.toml

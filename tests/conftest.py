@@ -7,12 +7,14 @@ import signal
 import threading
 from pathlib import Path
 
-import matplotlib.font_manager  # noqa: F401  # looks for fonts by a process, when it is first loaded
-import pytest
-import torch
+os.environ["FEDSM_WHOLE_MONAI"] = "0"  # before it is loaded, and for all processes: see fedsm/nets/monai_parts.py
 
-from tests.helpers import kinds
-from tests.helpers.small_jobs import SITES, write_site
+import matplotlib.font_manager  # noqa: E402, F401  # looks for fonts by a process, when it is first loaded
+import pytest  # noqa: E402
+import torch  # noqa: E402
+
+from tests.helpers import kinds  # noqa: E402
+from tests.helpers.small_jobs import SITES, write_site  # noqa: E402
 
 # Lines are counted in the main thread alone. With CPython 3.11, a thread that starts while another one sets its trace
 # function ends without a word ("Cannot install a trace function while another trace function is being installed"). A
@@ -79,7 +81,6 @@ def pytest_configure(config):
     Processes that tests start can be stopped by Ctrl-C, also where a shell started pytest in the background: such a
     shell has it ignored, and whoever is started inherits that.
     """
-    os.environ["FEDSM_WHOLE_MONAI"] = "0"  # for all processes: see fedsm/nets/monai_parts.py
     for kind, meaning in kinds.KINDS.items():
         config.addinivalue_line("markers", f"{kind}: {meaning}")
     kinds.watch()

@@ -7,9 +7,7 @@ from pathlib import Path
 from fedsm.client.site_scorer import SiteScorer
 from fedsm.client.site_settings import SiteLocation, load_site_settings
 from fedsm.client.site_trainer import SiteTrainer
-from fedsm.core.errors import UserError
-from fedsm.core.limits import MOST_ROUND, is_whole, shown
-from fedsm.core.names import check_run_id, check_site_names
+from fedsm.client.work import check_task
 from fedsm.core.settings import JobSettings
 from fedsm.core.task_names import SCORE
 from fedsm.nets import check_sizes
@@ -33,15 +31,3 @@ def build_worker(location: SiteLocation, task: str, meta: dict) -> Worker:
     if task == SCORE:
         return SiteScorer(settings, site, location.site, sites)
     return SiteTrainer(settings, site, location.site, sites.index(location.site), sites, run_id)
-
-
-def check_task(meta: dict) -> tuple[str, list[str]]:
-    """The run's id and the names of its sites, which come from the server and become names of files here.
-
-    Raises:
-        UserError: one is missing or invalid.
-    """
-    where = "the server's task"
-    if not is_whole(meta.get("round"), 0, MOST_ROUND):
-        raise UserError(f"{where}: {shown(meta.get('round'))} is no round", public="refused: no round")
-    return check_run_id(meta.get("run_id"), where), check_site_names(meta.get("sites"), where)

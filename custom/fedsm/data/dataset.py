@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 
-import nibabel
 import numpy as np
 import PIL
 import psutil
@@ -171,7 +171,7 @@ def _open_entry(pairs: list[Pair], site: str, settings: JobSettings, cache: Site
         "labels": list(task.labels.items()),  # their order is that of the channels
         "background": sorted(task.background),  # other values in a mask are refused
         "intensity": task.intensity,
-        "libraries": [np.__version__, torch.__version__, nibabel.__version__, PIL.__version__],
+        "libraries": [np.__version__, torch.__version__, version("nibabel"), PIL.__version__],
         "code": [hashlib.sha256(Path(f).read_bytes()).hexdigest() for f in _CODE],
     }
     slices = sum(slice_count(pair.image) for pair in pairs)

@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import nibabel
-from nibabel.openers import ImageOpener
 from PIL import Image
+
+if TYPE_CHECKING:  # loading it takes as long as all the rest of this room, and most sites have pictures
+    import nibabel
 
 # 100 million pixels: more than any fundus camera or microscope camera takes. Reading and segmenting one takes 2 GB.
 PICTURE_PIXELS = 100_000_000
@@ -57,6 +59,9 @@ def load_volume(path: Path, most: int = VOLUME_BYTES) -> nibabel.Nifti1Image:
     Raises:
         TooLarge: it would be too large in memory.
     """
+    import nibabel
+    from nibabel.openers import ImageOpener
+
     with ImageOpener(path, "rb") as f:  # .nii or .nii.gz
         start = f.read(nibabel.Nifti2Header.template_dtype.itemsize)
     kind = next((k for k in (nibabel.Nifti1Header, nibabel.Nifti2Header) if k.may_contain_header(start)), None)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import nibabel
 import numpy as np
-from nibabel.affines import voxel_sizes
-from nibabel.orientations import inv_ornt_aff, io_orientation
 from PIL import Image
 
 from fedsm.core.errors import UserError
 from fedsm.data.limits import load_volume, open_picture
+
+if TYPE_CHECKING:  # see `limits`
+    import nibabel
 
 PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".ppm", ".pgm", ".pnm")
 VOLUMES = (".nii", ".nii.gz")
@@ -111,6 +112,8 @@ def volume_array(volume: nibabel.Nifti1Image, mask: bool = False) -> np.ndarray:
     Raises:
         ValueError: it is not one 2D or 3D image of numbers.
     """
+    from nibabel.orientations import apply_orientation, io_orientation
+
     array = np.asanyarray(volume.dataobj)
     while array.ndim > 3 and array.shape[-1] == 1:
         array = array[..., 0]
@@ -122,7 +125,7 @@ def volume_array(volume: nibabel.Nifti1Image, mask: bool = False) -> np.ndarray:
         raise ValueError(f"shape {array.shape} is not a 2D or 3D {'mask' if mask else 'image, nor one with channels'}")
     if array.dtype.kind not in "buif":
         raise ValueError(f"voxels of type {array.dtype} are neither numbers nor labels")
-    array = nibabel.apply_orientation(array, nibabel.io_orientation(volume.affine))
+    array = apply_orientation(array, io_orientation(volume.affine))
     # (x, y, z) to slices of rows: first row at the front of the patient, as radiologists look at it.
     return np.ascontiguousarray(array.transpose(2, 1, 0, 3)[:, ::-1])
 
@@ -131,9 +134,11 @@ def slice_count(path: Path) -> int:
     """How many slices `read` will give, from the header alone; 0 if it cannot be read, which `read` will report."""
     if suffix(path) not in VOLUMES:
         return 1
+    import nibabel
+
     try:
         header = nibabel.load(path)
-        turned = np.argsort(io_orientation(header.affine)[:, 0])
+        turned = np.argsort(nibabel.io_orientation(header.affine)[:, 0])
         return int((*header.shape, 1, 1)[:3][turned[2]])
     except Exception:  # every decoder has its own
         return 0
@@ -146,6 +151,9 @@ def voxel_spacing(path: Path) -> tuple[float, float, float] | None:
     """
     if suffix(path) not in VOLUMES:
         return None
+    from nibabel.affines import voxel_sizes
+    from nibabel.orientations import inv_ornt_aff, io_orientation
+
     header = load_volume(path)
     x, y, z = voxel_sizes(header.affine @ inv_ornt_aff(io_orientation(header.affine), (*header.shape, 1, 1)[:3]))
     return float(z), float(y), float(x)
@@ -157,6 +165,9 @@ def grid_difference(image: Path, mask: Path) -> str | None:
     They differ if the spacing differs by more than 1 %, or a corner is more than half a voxel away. The reader turns
     both to RAS, so a volume that is stored flipped does not differ.
     """
+    from nibabel.affines import voxel_sizes
+    from nibabel.orientations import inv_ornt_aff, io_orientation
+
     affines = []
     for path in (image, mask):
         header = load_volume(path)

@@ -6,6 +6,7 @@ import gc
 import os
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nvflare.apis.dxo import DataKind
 from nvflare.apis.event_type import EventType
@@ -18,12 +19,14 @@ from nvflare.apis.signal import Signal
 from fedsm.client.failures import explain
 from fedsm.client.site_settings import INSIDE, PROCESS, SiteLocation, load_site_settings
 from fedsm.client.trainer_link import TrainerLink
-from fedsm.client.work import Aborted
-from fedsm.client.workers import Worker, build_worker, check_task
+from fedsm.client.work import Aborted, check_task
 from fedsm.core.errors import UserError
 from fedsm.core.private_files import keep_private
 from fedsm.flare import exchange
 from fedsm.flare.compat.tensors import enable_tensors
+
+if TYPE_CHECKING:
+    from fedsm.client.workers import Worker
 
 
 class _Unready(Exception):
@@ -100,7 +103,7 @@ class FedSMExecutor(Executor):
                 fl_ctx,
                 f"site {name!r} computes on {site.device} with {site.threads} CPU threads, trainer: {where}",
             )
-            self._trainer = TrainerLink(location) if where == PROCESS else build_worker(location, task, meta)
+            self._trainer = TrainerLink(location) if where == PROCESS else _build_inside(location, task, meta)
             self._trainer_key = key
             gc.collect()
             gc.freeze()  # what is loaded now stays, so a collection of the rest takes only milliseconds
@@ -110,3 +113,10 @@ class FedSMExecutor(Executor):
         if isinstance(self._trainer, TrainerLink):
             self._trainer.close()
         self._trainer = None
+
+
+def _build_inside(location: SiteLocation, task: str, meta: dict) -> Worker:
+    """A worker in this process. Beside a trainer's own process, what it loads would only cost a second time."""
+    from fedsm.client.workers import build_worker
+
+    return build_worker(location, task, meta)

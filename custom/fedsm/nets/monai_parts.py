@@ -20,7 +20,19 @@ from types import ModuleType
 from fedsm.core.own_process import is_ours
 
 _OPTIONAL = frozenset(
-    ("ignite", "matplotlib", "mlflow", "onnx", "pandas", "scipy.signal", "skimage", "sklearn", "tensorboard")
+    (
+        "ignite",
+        "matplotlib",
+        "mlflow",
+        "nibabel",
+        "onnx",
+        "pandas",
+        "pydicom",
+        "scipy.signal",
+        "skimage",
+        "sklearn",
+        "tensorboard",
+    )
 )
 
 

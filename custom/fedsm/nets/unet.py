@@ -1,10 +1,14 @@
 """The 2D U-Net of the global and the personal track: MONAI's, with the task's settings."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from fedsm.core.task_settings import TaskSettings
 from fedsm.nets.first_weights import built_alone
-from fedsm.nets.monai_parts import UNet
+
+if TYPE_CHECKING:
+    from fedsm.nets.monai_parts import UNet
 
 
 def _norm(value: str | list[Any] | None) -> str | tuple[Any, ...] | None:
@@ -18,6 +22,8 @@ def build_unet(task: TaskSettings) -> UNet:
     Input is (B, task.channels, H, W), output (B, labels, H, W) logits, one independent channel per label.
     The defaults (five levels, 16 to 256 channels, two residual units) have 1.6 M parameters.
     """
+    from fedsm.nets.monai_parts import UNet  # takes as long as torch to load, and a site's executor builds no network
+
     options = task.unet
     return built_alone(
         lambda: UNet(

@@ -6,7 +6,7 @@ For a level of c channels: mean and standard deviation over the pixels of each, 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,7 +15,9 @@ from torch import nn
 from fedsm.core.task_settings import TaskSettings
 from fedsm.core.tensors import Tensors
 from fedsm.nets import VGG11, build_unet
-from fedsm.nets.monai_parts import UNet
+
+if TYPE_CHECKING:
+    from fedsm.nets.monai_parts import UNet
 
 # The first four levels of a VGG-11 of this width have 17 + 33 + 66 + 132 = 248 channels. The fifth is left out: it has
 # 2 x 2 pixels of the smallest images, too few for a deviation.

@@ -80,7 +80,7 @@ def test_only_what_changed_is_decoded(site, place, monkeypatch):
         return real(image, *rest)
 
     real = convert_module.convert
-    monkeypatch.setattr("fedsm.data.dicom.site.convert", counting)
+    monkeypatch.setattr(convert_module, "convert", counting)
     folder = images_folder(site, "a", TASK, place)
     first = {p.name for p in (folder / "images").iterdir()}
     assert len(decoded) == PATIENTS + 1

@@ -21,7 +21,6 @@ from fedsm.core.files import write_json
 from fedsm.core.private_files import new_file, private_files
 from fedsm.core.task_settings import TaskSettings
 from fedsm.core.text import CsvTable, printable
-from fedsm.data.dicom.convert import Refused, convert
 from fedsm.data.dicom.header import looks_like_dicom
 from fedsm.data.dicom.place import FOLDER, ImportPlace, opaque, passing_place
 from fedsm.data.dicom.references import Masks, assign
@@ -129,6 +128,8 @@ def import_site(folder: Path, site: str, task: TaskSettings, place: ImportPlace 
 
 
 def _update(imported: Imported, masks: dict[str, Masks], base: Path, key: bytes, task: TaskSettings) -> None:
+    from fedsm.data.dicom.convert import Refused, convert  # loads nibabel
+
     out = imported.folder
     before, index = _read_index(out / _INDEX), {}
     for image in imported.found.images:
