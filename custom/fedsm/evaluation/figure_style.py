@@ -110,7 +110,7 @@ class Plates:
     def picture(self, image: Any, name: str, caption: str, alt: str) -> Markup:
         """A PIL image, as inline PNG."""
         data = io.BytesIO()
-        image.save(data, "PNG", optimize=True)
+        image.save(data, "PNG")
         self._path(name).write_bytes(data.getvalue())
         source = f"data:image/png;base64,{base64.b64encode(data.getvalue()).decode()}"
         tag = Markup('<img src="{}" width="{}" height="{}" alt="{}">').format(source, image.width, image.height, alt)
