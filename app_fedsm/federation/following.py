@@ -68,7 +68,8 @@ class _LostJobCheck:
         if time.monotonic() - self._stopped > (PATIENCE / 4 if self.server_was_away else 3 * PATIENCE):
             raise JobLost(
                 f"the server does not run job {self._job_id} any more, though FLARE lists it as running: it was lost"
-                " when the server was started again; `fedsm resume RUN` goes on from its last checkpoint"
+                " when the server was started again",
+                remedy="`fedsm resume RUN` goes on from its last checkpoint",
             )
 
 
