@@ -10,7 +10,7 @@ WORKERS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
 # Where it is set, every process would compile every module anew, and pytest would rewrite every test.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint types contracts docs test-all test-slow bench chaos jobs clean
+.PHONY: demo test lint types contracts docs test-all test-slow bench chaos soak jobs clean
 
 $(READY): requirements.txt requirements-dev.txt pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -50,6 +50,9 @@ bench: $(READY)
 
 chaos: $(READY)
 	$(BIN)/python -m benchmarks.chaos --out runs/chaos
+
+soak: $(READY)
+	$(BIN)/python -m benchmarks.soak --out runs/soak --minutes 120
 
 jobs: $(READY)
 	$(BIN)/python -m app_fedsm.jobs jobs

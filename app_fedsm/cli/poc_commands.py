@@ -11,7 +11,7 @@ from pathlib import Path
 from app_fedsm.cli.job_options import settings_of
 from app_fedsm.cli.output import Result, add_format
 from app_fedsm.cli.parser import Parser
-from app_fedsm.cli.submission import add_study, add_submission, login_of, submit_and_follow
+from app_fedsm.cli.submission import SUPERVISE, add_study, add_submission, login_of, submit_and_follow
 from fedsm.core.errors import UserError
 
 _POC_DIR = Path("poc")
@@ -120,7 +120,7 @@ def add_parsers(commands: argparse._SubParsersAction[Parser]) -> None:
     up.add_argument("--port", type=int, default=8002, help="the server's port (default: 8002)")
     up.add_argument("--device", metavar="D", help="device of all sites: cpu, cuda, cuda:N (default: CUDA where it is)")
     up.add_argument("--gpu", type=int, nargs="+", metavar="ID", help="GPUs to share among the sites' processes")
-    add_submission(verb("submit", "run a job on it and download the result", _submit))
+    add_submission(verb("submit", "run a job on it and download the result", _submit), SUPERVISE)
     shown = verb("status", "sites and jobs", _status)
     add_study(shown)
     add_format(shown)

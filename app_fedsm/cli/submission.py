@@ -12,6 +12,7 @@ from app_fedsm.cli.job_options import add_job_options, add_tracking
 from app_fedsm.cli.output import Result, add_format
 from app_fedsm.cli.parser import Parser
 from fedsm.core.errors import UserError
+from fedsm.core.limits import MOST_TIMES
 from fedsm.core.task_names import DEFAULT_STUDY
 from fedsm.core.text import printable
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from app_fedsm.tracking import Tracking
     from fedsm.core.settings import JobSettings
 
+SUPERVISE = 5  # times that a supervised job goes on by itself unless the user says otherwise
 _GPUS = re.compile(r"(?:(?P<site>[^=]+)=)?(?P<count>\d+)(?::(?P<memory>\d+))?")
 
 
@@ -37,7 +39,9 @@ def submit_and_follow(
         raise UserError(f"{len(sites)} sites, but min_sites is {settings.min_sites}: no round could be closed")
     remote.check_connected(login, sites)
     prepare_folder(args.out, resume=False, force=args.force)
-    job_id = remote.submit(login, settings, args.out, sites, args.byoc, resources, tracking=tracking)
+    job_id = remote.submit(
+        login, settings, args.out, sites, args.byoc, resources, tracking=tracking, supervise=args.supervise
+    )
     print(f"job {job_id}: {len(sites)} sites, {settings.rounds} rounds", file=sys.stderr)
     if args.no_wait:
         print(ask_commands(args.out)["fetch"])
@@ -49,6 +53,7 @@ def follow(out: Path) -> Result:
     """Waits for a submitted job, prints how it ended and fetches its result."""
     from app_fedsm.cli import run_end
     from app_fedsm.federation import remote
+    from app_fedsm.federation.supervise import supervise
     from app_fedsm.runs.hints import ask_commands, go_on_remotely, in_words
 
     def asked() -> tuple[list[str], int]:
@@ -56,7 +61,9 @@ def follow(out: Path) -> Result:
         return job["sites"], job["settings"]["rounds"]
 
     try:
-        results = remote.finish(out)
+        results = supervise(
+            out, remote.load_job(out)["supervise"], lambda line: print(printable(line), file=sys.stderr)
+        )
     except KeyboardInterrupt:
         ask = ask_commands(out)
         print(f"\nthe job goes on; `{ask['fetch']}` waits for it, `{ask['status']}` asks", file=sys.stderr)
@@ -132,14 +139,27 @@ def add_run_study(parser: argparse.ArgumentParser) -> None:
     add_study(parser, "the run's")
 
 
-def add_submission(parser: Parser) -> None:
-    """Adds the options of a command that submits."""
+def _times(text: str) -> int:
+    """How often a job goes on by itself."""
+    if not text.isdigit() or int(text) > MOST_TIMES:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to {MOST_TIMES}")
+    return int(text)
+
+
+def add_submission(parser: Parser, supervise: int = 0) -> None:
+    """Adds the options of a command that submits; `supervise`: how often a job goes on by itself by default."""
     add = parser.add_argument
     add("--out", type=Path, required=True, metavar="DIR", help="the run's folder, of the same shape as `fedsm run`'s")
     add("--force", action="store_true", help="replace the run that --out holds")
     add_study(parser)
     add("--byoc", action="store_true", help="carry the code inside the job (sites must allow it)")
     add_gpus(parser)
+    add(
+        "--supervise", type=_times, nargs="?", const=SUPERVISE, default=supervise, metavar="N",
+        help="let the job go on from its last checkpoint by itself, at most N times, when a site was restarted, a"
+        " site's process died or the server came back; only while this command runs"
+        f" (--supervise alone: {SUPERVISE}; default: {supervise})",
+    )  # fmt: skip
     add("--no-wait", action="store_true", help="only submit; `fedsm fetch` brings the result")
     add_tracking(parser)
     add_job_options(parser)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tqdm import tqdm
@@ -25,7 +26,11 @@ RUNNING = "RUNNING"
 COMPLETED = "FINISHED:COMPLETED"
 
 
-class JobLost(UserError):
+class JobChanged(UserError):
+    """The job that is followed cannot end as it is; `fedsm resume RUN` goes on with it."""
+
+
+class JobLost(JobChanged):
     """The server was killed, and with it the job."""
 
 
@@ -63,12 +68,25 @@ class _LostJobCheck:
         if time.monotonic() - self._stopped > (PATIENCE / 4 if self.server_was_away else 3 * PATIENCE):
             raise JobLost(
                 f"the server does not run job {self._job_id} any more, though FLARE lists it as running: it was lost"
-                " when the server was started again; `fedsm resume RUN` goes on from its last checkpoint"
+                " when the server was started again",
+                remedy="`fedsm resume RUN` goes on from its last checkpoint",
             )
 
 
-def follow(login: Login, job_id: str, steps: int, unit: str) -> tuple[dict, str | None]:
-    """Shows a bar until the job has ended; returns its meta data and the reason, if it said that it failed."""
+def follow(
+    login: Login, job_id: str, steps: int, unit: str,
+    watch: Callable[[Session], object] | None = None, patience: float = PATIENCE,
+) -> tuple[dict, str | None]:  # fmt: skip
+    """Shows a bar until the job has ended; returns its meta data and the reason, if it said that it failed.
+
+    Args:
+        login: the user's kit and study.
+        job_id: the job.
+        steps: the bar's length.
+        unit: what a step is.
+        watch: called again and again while the job runs; what it raises ends the following.
+        patience: seconds that the server may be unreachable.
+    """
     seen, failure, silent_since, refusals_shown = 0, None, None, False
     lost_job_check = _LostJobCheck(job_id)
     form = WITHOUT_ROUNDS if unit == "round" else None
@@ -86,6 +104,8 @@ def follow(login: Login, job_id: str, steps: int, unit: str) -> tuple[dict, str 
                             lost_job_check.check(session)
                         for event in events:
                             failure = show(bar, event) or failure
+                        if watch and status == RUNNING and seen:
+                            watch(session)
                         if not refusals_shown and status not in WAITING:
                             for line in refusals(meta):
                                 bar.write(printable(line), file=sys.stderr)
@@ -98,13 +118,13 @@ def follow(login: Login, job_id: str, steps: int, unit: str) -> tuple[dict, str 
                             return meta, failure
                         tick(bar)
                         time.sleep(POLL_SECONDS)
-            except JobLost:
+            except JobChanged:
                 raise
             except (UserError, ConnectionError) as e:
                 lost_job_check.server_was_away = True
                 silent_since = silent_since or time.monotonic()
                 bar.set_description("no server")
-                if time.monotonic() - silent_since > PATIENCE:
+                if time.monotonic() - silent_since > patience:
                     raise UserError(str(e), remedy=f"job {job_id} may still run: `fedsm fetch` goes on") from e
                 time.sleep(POLL_SECONDS)
 

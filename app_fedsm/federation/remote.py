@@ -6,7 +6,7 @@ import contextlib
 import shlex
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,9 +14,11 @@ from app_fedsm.federation import session as sessions
 from app_fedsm.federation.following import PATIENCE, POLL_SECONDS, RUNNING, WAITING, events_of, follow, refusals
 from app_fedsm.federation.session import Login
 from app_fedsm.runs.run_folder import EARLIER, LOG, PROGRESS, RESULTS, RUN, check_links, check_rounds, collect
+from app_fedsm.runs.run_folder import events_of as progress_of
 from app_fedsm.tracking import DEFAULT_TRACKING, Tracking, noted_tracking
 from fedsm.core.errors import UserError
 from fedsm.core.files import write_json
+from fedsm.core.limits import MOST_TIMES, is_whole
 from fedsm.core.names import check_job_id, check_site_names
 from fedsm.core.plain_json import parse_json, read_json, reading
 from fedsm.core.settings import JobSettings
@@ -30,7 +32,16 @@ _NOTED = ("job_id", "kit", "settings", "sites", "byoc", "resources", "earlier") 
 
 
 class JobFailed(Exception):
-    """The job ended without results; the message says why."""
+    """The job ended without results; the message says why.
+
+    Attributes:
+        can_go_on: whether it may end well when it goes on from its last checkpoint as it is: a site's process had
+            died, or too few sites had answered.
+    """
+
+    def __init__(self, reason: str, can_go_on: bool = False):
+        super().__init__(reason)
+        self.can_go_on = can_go_on
 
 
 def check_connected(login: Login, sites: list[str]) -> None:
@@ -51,7 +62,7 @@ def check_connected(login: Login, sites: list[str]) -> None:
 def submit(
     login: Login, settings: JobSettings, out: Path, sites: list[str], byoc: bool = False,
     resources: dict[str, dict] | None = None, earlier: Sequence[str] = (), all_sites: list[str] | None = None,
-    from_round: int | None = None, tracking: Tracking = DEFAULT_TRACKING,
+    from_round: int | None = None, tracking: Tracking = DEFAULT_TRACKING, supervise: int = 0,
 ) -> str:  # fmt: skip
     """Submits a job and notes it in the run's folder, so that a later command can follow it.
 
@@ -66,6 +77,7 @@ def submit(
         all_sites: the sites of the run, where some of them are away; default: `sites`.
         from_round: the round to go on from; default: that of the newest checkpoint.
         tracking: where the curves go.
+        supervise: how often the job goes on by itself after a fault, while a command follows it.
 
     Returns:
         the job's id.
@@ -86,6 +98,7 @@ def submit(
         job_id = hand_in(session, out / "job" / recipe.name)
     note = {"job_id": job_id, "kit": str(login.kit.resolve()), "study": login.study, "settings": settings.to_dict()}
     more = {"sites": all_sites or sites, "byoc": byoc, "resources": resources or {}, "earlier": list(earlier)}
+    more["supervise"] = supervise
     write_json(out / RUN, note | more | tracking.note())
     return job_id
 
@@ -150,7 +163,9 @@ def resume(
                 raise UserError(f"job {old} runs and no site waits to come back", remedy=f"`{fetch}` waits for it")
             _stop(session, old)
     ids = [old, *job["earlier"]]
-    new = submit(login, settings, out, present, job["byoc"], job["resources"], ids, sites, from_round, tracking)
+    new = submit(
+        login, settings, out, present, job["byoc"], job["resources"], ids, sites, from_round, tracking, job["supervise"]
+    )
     if (out / RESULTS).is_file():
         (out / RESULTS).replace(out / EARLIER)  # so that they are not taken for the new job's results
     return new, [site for site in sites if site not in present]
@@ -181,7 +196,12 @@ def load_job(out: Path) -> dict:
     for job_id in ids:
         check_job_id(job_id, str(out / RUN))
     check_site_names(job["sites"], str(out / RUN))
-    return job | {key: run.get(key) for key in DEFAULT_TRACKING.note()}
+    times = run.get("supervise", 0)
+    return (
+        job
+        | {"supervise": times if is_whole(times, 0, MOST_TIMES) else 0}
+        | {key: run.get(key) for key in DEFAULT_TRACKING.note()}
+    )
 
 
 def login_of(job: dict) -> Login:
@@ -189,8 +209,12 @@ def login_of(job: dict) -> Login:
     return Login(Path(job["kit"]), str(job["study"]))
 
 
-def finish(out: Path) -> dict:
+def finish(out: Path, watch: Callable[[Session], object] | None = None, patience: float = PATIENCE) -> dict:
     """Follows the job of a run's folder to its end and downloads the result; returns results.json's content.
+
+    Args:
+        out: the run's folder.
+        watch, patience: see `follow`.
 
     Raises:
         JobFailed: it ended without results.
@@ -199,13 +223,22 @@ def finish(out: Path) -> dict:
     check_links(out)
     job = load_job(out)
     login = login_of(job)
-    meta, failure = follow(login, job["job_id"], job["settings"]["rounds"], "round")
+    meta, failure = follow(login, job["job_id"], job["settings"]["rounds"], "round", watch, patience)
     with download(login, job["job_id"], out / LOG) as workspace:
         if workspace:
             collect(workspace, out)
     if (out / RESULTS).is_file():
         return read_json(out / RESULTS)
-    raise JobFailed(failure or reason_of(out / PROGRESS, out / LOG, meta))
+    reason = failure or reason_of(out / PROGRESS, out / LOG, meta)
+    raise JobFailed(reason, _can_go_on(progress_of(out), str(meta.get("status"))))
+
+
+def _can_go_on(events: list[dict], status: str) -> bool:
+    """Whether a job that failed may go on as it is: what it said itself, or FLARE had ended it for a dead process."""
+    failed = [event for event in events if event["event"] == "failed"]
+    if failed:
+        return failed[-1].get("can_go_on") is True
+    return status == "FINISHED:EXECUTION_EXCEPTION"
 
 
 @contextlib.contextmanager

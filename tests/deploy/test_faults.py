@@ -1,9 +1,11 @@
 """Real `kill -9` on a federation of real processes: a trainer, a client, the server. Nothing is lost."""
 
+import contextlib
 import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -14,6 +16,7 @@ from app_fedsm.federation.following import RUNNING, events_of
 from app_fedsm.federation.poc import Poc
 from app_fedsm.federation.remote import load_job
 from app_fedsm.federation.session import Login, connect, running_at, runs
+from fedsm.core.errors import UserError
 from tests.helpers.assertions import assert_equals_plain_loop
 from tests.helpers.processes import free_port, kill_all, processes_of
 from tests.helpers.small_jobs import SITES, SMALL
@@ -44,20 +47,20 @@ def up(poc: Poc) -> None:
 class Submitted:
     """`fedsm poc submit` in a process of its own, so that something can be killed meanwhile."""
 
-    def __init__(self, poc: Poc, out: Path, rounds: int = ROUNDS):
+    def __init__(self, poc: Poc, out: Path, rounds: int = ROUNDS, supervise: int = 0):
         self.poc, self.out = poc, out
-        job = [*JOB, "--rounds", str(rounds), "--out", str(out)]
+        job = [*JOB, "--rounds", str(rounds), "--out", str(out), "--supervise", str(supervise)]
         self.err = out.with_suffix(".err")
         command = [sys.executable, "-m", "app_fedsm.cli.main", "poc", "submit", "--dir", str(poc.folder), *job]
         with self.err.open("w") as err:
             self.process = subprocess.Popen(command, stderr=err)
 
     def wait_for_round(self, number: int, seconds: float = 900) -> None:
-        """Waits until the server has closed a round."""
+        """Waits until the server has closed a round of the job that is followed now."""
         deadline = time.time() + seconds
         while time.time() < deadline:
             if (self.out / "run.json").is_file():
-                with connect(Login(self.poc.lead)) as session:
+                with contextlib.suppress(UserError), connect(Login(self.poc.lead)) as session:  # a server just started
                     while time.time() < deadline:
                         events = events_of(session, load_job(self.out)["job_id"])
                         if any(e["event"] == "round" and e["round"] >= number for e in events):
@@ -77,10 +80,21 @@ def history(out: Path) -> list[dict]:
     return json.loads((out / "results.json").read_text())["validation"]["history"]
 
 
+def job_processes_of(poc: Poc, site: str) -> list[psutil.Process]:
+    """The processes in which a site runs jobs."""
+    return [p for p in processes_of(poc.kits / site) if "worker_process" in " ".join(p.cmdline())]
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 900) -> None:
+    deadline = time.time() + seconds
+    while not holds():
+        assert time.time() < deadline
+        time.sleep(0.2)
+
+
 def trainer_of(poc: Poc, site: str) -> psutil.Process:
     """The process that trains for a site: a child of its job's process."""
-    jobs = [p for p in processes_of(poc.kits / site) if "worker_process" in " ".join(p.cmdline())]
-    children = [c for job in jobs for c in job.children(recursive=True)]
+    children = [c for job in job_processes_of(poc, site) for c in job.children(recursive=True)]
     (trainer,) = (c for c in children if "trainer_process" in " ".join(c.cmdline()))
     return trainer
 
@@ -140,6 +154,48 @@ def test_the_server_is_killed(poc, tmp_path, data_root, when):
     assert main(["resume", str(run.out)]) == 0
     assert [row["round"] for row in history(run.out)] == list(range(1, ROUNDS + 1))
     assert_equals_plain_loop(run.out, data_root, rounds=ROUNDS)
+
+
+def test_a_supervised_job_needs_no_human_hand(poc, tmp_path, data_root):
+    """The server is killed, then a site and another site's job process: the job goes on by itself each time.
+
+    The kills come after closed rounds, so no site misses one, and the weights are those of an undisturbed run.
+    """
+    rounds = 80  # more than are done until the restarted site is noticed
+    run = Submitted(poc, tmp_path / "run", rounds, supervise=5)
+    run.wait_for_round(2)
+    kill_all(poc.kits / "server")
+    up(poc)
+    first = load_job(run.out)["job_id"]
+    wait_until(lambda: load_job(run.out)["job_id"] != first)
+    run.wait_for_round(4)
+    kill_all(poc.kits / "site-1")
+    up(poc)
+    assert run.ended(1800) == 0
+    told = run.err.read_text()
+    assert "lost when the server was started again: job" in told and "site-1 came back" in told, told[-3000:]
+    rows = history(run.out)
+    assert [row["round"] for row in rows] == list(range(1, rounds + 1)) and rows[-1]["answered"] == SITES
+    assert (run.out / "super_model" / "personal.site-1.safetensors").is_file()
+
+
+def test_a_supervised_job_after_a_killed_server_has_the_weights_of_an_undisturbed_one(poc, tmp_path, data_root):
+    run = Submitted(poc, tmp_path / "run", supervise=1)
+    run.wait_for_round(2)
+    kill_all(poc.kits / "server")
+    up(poc)
+    assert run.ended() == 0 and "(1 of at most 1 times)" in run.err.read_text()
+    assert_equals_plain_loop(run.out, data_root, rounds=ROUNDS)
+
+
+def test_a_supervised_job_survives_the_death_of_a_sites_job_process(poc, tmp_path, data_root):
+    """FLARE ends the whole job then."""
+    run = Submitted(poc, tmp_path / "run", supervise=1)
+    run.wait_for_round(2)
+    for process in job_processes_of(poc, "site-2"):
+        process.kill()
+    assert run.ended() == 0 and "(1 of at most 1 times)" in run.err.read_text()
+    assert history(run.out)[-1]["answered"] == SITES
 
 
 def test_a_site_joins_and_leaves_for_good(poc, tmp_path, monkeypatch):

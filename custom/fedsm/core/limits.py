@@ -15,6 +15,7 @@ MOST_GAMMAS = 50  # two close gammas may differ in the choice for a single image
 MOST_DELTAS = 20  # the same of distances
 MOST_DELTA = 1e6
 MOST_SHARES = 8  # of the global model, and of `personal_mix`
+MOST_TIMES = 1000  # that a job may go on by itself
 MOST_SITES = 1000
 MOST_ROUND = 10**6
 MOST_LOSS = 1e9  # in size, as a site reports it: the ends of float64 overflow in the axes of a figure

@@ -35,7 +35,7 @@ from fedsm.flare.run import Run
 from fedsm.flare.settle import settle, try_candidates
 from fedsm.flare.simulated_data import check_simulated_data
 from fedsm.flare.submitter import submitter_of
-from fedsm.flare.task_runner import GO_ON
+from fedsm.flare.task_runner import GO_ON, TooFewAnswers
 from fedsm.nets import build_unet
 from fedsm.server.checkpoint import FOLDER, Checkpoints
 from fedsm.server.checkpoint_dirs import checkpoint_dir, checkpoints_of, hand_over, remove_earlier
@@ -117,15 +117,18 @@ class FedSMController(Controller):
                 Round(run, number).play()
             if not run.stopped:
                 self._finish(run)
+        except TooFewAnswers as e:
+            self._stop(str(e), fl_ctx, e.can_go_on)
         except UserError as e:
             self._stop(str(e), fl_ctx)
         except (OSError, SafetensorError) as e:
             full = UserError(f"nothing can be written to {self._folder} ({e})", remedy=f"make room, then {GO_ON}")
             self._stop(str(full), fl_ctx)
 
-    def _stop(self, reason: str, fl_ctx: FLContext) -> None:
+    def _stop(self, reason: str, fl_ctx: FLContext, can_go_on: bool = False) -> None:
+        """Ends the job; `can_go_on`: it may go on from its last checkpoint as it is."""
         with contextlib.suppress(OSError):  # it may be the disk that is full
-            self._progress.tell("failed", reason=reason)
+            self._progress.tell("failed", reason=reason, can_go_on=can_go_on)
         self.system_panic(reason, fl_ctx)
 
     def process_result_of_unknown_task(

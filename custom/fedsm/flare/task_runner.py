@@ -25,6 +25,16 @@ RETRY_PAUSE = 5.0  # seconds before sites are asked again: a site that failed at
 GO_ON = "go on from the last checkpoint with `fedsm resume RUN`"
 
 
+class TooFewAnswers(UserError):
+    """A task did not get the good answers that it needs.
+
+    Attributes:
+        can_go_on: whether sites that were only silent would be enough: the job may go on when they are back.
+    """
+
+    can_go_on = False
+
+
 class TaskRunner:
     """Sends tasks to the sites and lets the aggregator check the answers.
 
@@ -58,7 +68,8 @@ class TaskRunner:
         at which a person must act first are not asked again.
 
         Raises:
-            UserError: too few good answers after all attempts, or no attempt could bring enough.
+            TooFewAnswers: after all attempts, or no attempt could bring enough.
+            UserError: an answer could not be merged.
         """
         results = self._aggregator.begin(spec)
         retries = self._job.round_retries if spec.needed else 0
@@ -107,7 +118,7 @@ def _packed(payload: dict[str, Tensors], meta: dict) -> Shareable:
     return exchange.pack(payload, dict(meta))
 
 
-def _too_few(spec: TaskSpec, results: TaskResults) -> UserError:
+def _too_few(spec: TaskSpec, results: TaskResults) -> TooFewAnswers:
     same: dict[str, list[str]] = {}
     for site, reason in results.missing.items():
         same.setdefault(reason, []).append(site)
@@ -116,8 +127,11 @@ def _too_few(spec: TaskSpec, results: TaskResults) -> UserError:
     back = ", or from an earlier one with `--from-round N` if an update that was warned of did harm" if diverged else ""
     remedy = GO_ON + back if spec.number else "start the run again"
     times = f" after {results.attempts} attempts" if results.attempts > 1 else ""
-    return UserError(
+    error = TooFewAnswers(
         f"{spec.what}: {len(results.accepted)} of {len(spec.sites)} sites gave a good answer{times},"
         f" min_sites is {spec.needed} ({reasons})",
         remedy=remedy,
     )
+    silent = results.missing.keys() - results.refused.keys()
+    error.can_go_on = spec.number > 0 and len(results.accepted) + len(silent) >= spec.needed
+    return error
