@@ -26,3 +26,17 @@ def test_in_process_run_equals_plain_loop(tmp_path, data_root, selector):
         results["wire"]["registration_up_bytes"][s] == (16_640 if selector == "statistics" else 0) for s in SITES
     )
     assert len(results["validation"]["history"]) == 3
+
+
+def test_a_network_of_monai_in_place_of_the_unet_equals_the_plain_loop(tmp_path, data_root):
+    network = "task.network={name: SegResNet, init_filters: 8, blocks_down: [1, 1], blocks_up: [1]}"
+    settings = small_settings(selector="statistics", lam=0.7, rounds=2, overrides=[network])
+    federation = Federation(tmp_path, data_root, settings, SITES).run()
+    assert federation.panic is None
+    weights, plain = (
+        last_weights(federation.run_folder),
+        algorithm_1(data_root, settings, SITES, lam=0.7, selector="none"),
+    )
+    assert "convInit.conv.weight" in weights["global"]
+    for model in ["global", *(f"personal.{s}" for s in SITES)]:
+        assert largest_difference(weights[model], plain[model]) < TOLERANCE, model

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, field_serializer, field_validator, m
 from fedsm.core.limits import MASK_VALUES, MOST_CHANNELS, MOST_LABELS, MOST_VALUES, shown
 from fedsm.core.model import EXPECTED, Settings
 from fedsm.core.names import is_plain_name
+from fedsm.core.network_settings import check_network
 
 # A label is shown, written to tables, and put into configurations, where MONAI runs `$...` as code.
 _LABEL = re.compile(r"[^\W_][\w .()-]{0,63}")
@@ -132,6 +133,12 @@ class TaskSettings(Settings):
         " `channel_percentiles`: the same of each channel on its own, where they are not of one scale (T2 and ADC).",
     )
     unet: UNetSettings = Field(default=UNetSettings(), description="The U-Net; see below.")
+    network: dict[str, Any] = Field(
+        default={},
+        json_schema_extra={EXPECTED: "the name of a network of MONAI and its arguments: {name: SegResNet, ...}"},
+        description="A segmentation network of MONAI in place of the U-Net, by its name and the arguments of its class:"
+        " `{name: SegResNet, init_filters: 16}`. Empty: the U-Net.",
+    )
     selector_net: SelectorNetSettings = Field(
         default=SelectorNetSettings(), description="The network of a trained selector; see below."
     )
@@ -161,6 +168,12 @@ class TaskSettings(Settings):
         description="Code of each label for DICOM-SEG; see below. A label without one gets its own name as a private"
         " code (scheme `99FEDSM`); codes of other labels are not used.",
     )  # fmt: skip
+
+    @field_validator("network")
+    @classmethod
+    def _known_network(cls, network: dict[str, Any]) -> dict[str, Any]:
+        check_network(network)
+        return network
 
     @field_validator("labels", mode="before")
     @classmethod

@@ -75,6 +75,7 @@ def _load() -> None:
 _load()
 
 from monai.losses import DiceLoss  # noqa: E402
+from monai.networks import nets as networks  # noqa: E402
 from monai.networks.nets import UNet  # noqa: E402
 
-__all__ = ["DiceLoss", "UNet"]
+__all__ = ["DiceLoss", "UNet", "networks"]

@@ -1,14 +1,14 @@
-"""The 2D U-Net of the global and the personal track: MONAI's, with the task's settings."""
+"""The 2D network of the global and the personal track: MONAI's U-Net, or the network that the task names."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import nn
 
 from fedsm.core.task_settings import TaskSettings
 from fedsm.nets.first_weights import built_alone
-
-if TYPE_CHECKING:
-    from fedsm.nets.monai_parts import UNet
+from fedsm.nets.monai_network import build_network
 
 
 def _norm(value: str | list[Any] | None) -> str | tuple[Any, ...] | None:
@@ -16,16 +16,18 @@ def _norm(value: str | list[Any] | None) -> str | tuple[Any, ...] | None:
     return tuple(value) if isinstance(value, list) else value
 
 
-def build_unet(task: TaskSettings) -> UNet:
-    """Builds the U-Net of a task.
+def build_unet(task: TaskSettings) -> nn.Module:
+    """Builds the segmentation network of a task: the U-Net, unless the task names another network of MONAI.
 
     Input is (B, task.channels, H, W), output (B, labels, H, W) logits, one independent channel per label.
     The defaults (five levels, 16 to 256 channels, two residual units) have 1.6 M parameters.
     """
+    if task.network:
+        return built_alone(lambda: build_network(task.network, task.channels, len(task.labels)))
     from fedsm.nets.monai_parts import UNet  # takes as long as torch to load, and a site's executor builds no network
 
     options = task.unet
-    return built_alone(
+    net: nn.Module = built_alone(
         lambda: UNet(
             spatial_dims=2,
             in_channels=task.channels,
@@ -39,3 +41,4 @@ def build_unet(task: TaskSettings) -> UNet:
             bias=False,
         )
     )
+    return net

@@ -6,7 +6,7 @@ For a level of c channels: mean and standard deviation over the pixels of each, 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,9 +15,6 @@ from torch import nn
 from fedsm.core.task_settings import TaskSettings
 from fedsm.core.tensors import Tensors
 from fedsm.nets import VGG11, build_unet
-
-if TYPE_CHECKING:
-    from fedsm.nets.monai_parts import UNet
 
 # The first four levels of a VGG-11 of this width have 17 + 33 + 66 + 132 = 248 channels. The fifth is left out: it has
 # 2 x 2 pixels of the smallest images, too few for a deviation.
@@ -96,13 +93,13 @@ def encoder_weights(task: TaskSettings, weights: Tensors) -> Tensors:
     return dict(nn.ModuleList(_levels(net)).state_dict())
 
 
-def _empty_unet(task: TaskSettings) -> UNet:
+def _empty_unet(task: TaskSettings) -> nn.Module:
     """A U-Net without weights, so that none are drawn at random."""
     with torch.device("meta"):
         return build_unet(task)
 
 
-def _levels(net: UNet) -> list[nn.Module]:
+def _levels(net: nn.Module) -> list[nn.Module]:
     """The encoder's blocks from the image to the bottom. A level of MONAI's U-Net is (down, lower levels, up)."""
     levels: list[nn.Module] = []
     rest: Any = net.model

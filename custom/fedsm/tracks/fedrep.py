@@ -26,12 +26,14 @@ made them, and the body is trained as with FedAvg.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 from pydantic import Field
 
+from fedsm.core.errors import UserError
 from fedsm.core.limits import MOST_STEPS
+from fedsm.core.settings import JobSettings
 from fedsm.core.state import subtract
 from fedsm.core.tensors import Batch, Tensors
 from fedsm.tracks.base import TRAIN, Phase
@@ -88,6 +90,15 @@ class FedRepClient(SitePersonalClient):
 class FedRepServer(SharedAndPersonalServer):
     """Averages the bodies. Sites that did not answer a round take no part, and put the newest body under a head that is
     as old as their last round."""
+
+    @classmethod
+    def check(cls, settings: JobSettings, options: Mapping[str, Any], n_sites: float) -> None:
+        super().check(settings, options, n_sites)
+        if settings.task.network:
+            raise UserError(
+                "fedrep's head is the last up-block of the U-Net, and the task names another network",
+                remedy="use another personal model, or leave `network` out",
+            )
 
     def __init__(self, *args: Any):
         super().__init__(*args)

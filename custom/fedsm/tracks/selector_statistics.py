@@ -171,6 +171,11 @@ class StatisticsServer(ServerTrack):
                 "the selector's descriptor `encoder` looks through the global model, and there is none",
                 remedy="add a track `global` (fedavg, fedprox or scaffold), or use the descriptor `image`",
             )
+        if options["descriptor"] == ENCODER and settings.task.network:
+            raise UserError(
+                "the selector's descriptor `encoder` needs the U-Net, and the task names another network",
+                remedy="use the descriptor `image`, or leave `network` out",
+            )
 
     def payload(self, phase: Phase, site: str) -> Tensors:
         """The classes, after the last round, for the sites to choose the shrinkage with."""
