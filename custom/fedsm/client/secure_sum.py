@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -112,8 +111,10 @@ class SiteSum:
         summed = meta.get("summed")
         if not isinstance(summed, list) or [s for s in group.sites if s in summed] != summed:
             raise _refused(f"{shown(summed)} are no members of the sum", self._site)
-        if self._site not in summed or len(summed) < max(group.threshold, self._fewest):
-            raise _refused(f"a sum of {len(summed)} sites, this one expects {self._fewest} or more", self._site)
+        if self._site not in summed:
+            raise _refused("the site is not in the sum", self._site)
+        if len(summed) < (fewest := max(group.threshold, self._fewest)):
+            raise _refused(f"a sum of {len(summed)} sites, this one expects {fewest} or more", self._site)
         secret = self._secrets(group)
         self._keys.note_opened(group.round, context, summed)
         self._sent = (b"", {})
@@ -136,7 +137,7 @@ class SiteSum:
         if own != [self._keys.public]:
             raise _refused("the sum does not know the site's present key", self._site)
         if len(group.members) < self._fewest:
-            raise _refused(f"a sum of {len(group.members)} sites, this one expects {self._fewest}", self._site)
+            raise _refused(f"a sum of {len(group.members)} sites, this one expects {self._fewest} or more", self._site)
         for member in group.members if self._identity else ():
             assert self._identity
             if reason := self._identity.problem(self._run_id, member):
@@ -187,7 +188,7 @@ def _as_tensor(content: bytes) -> torch.Tensor:
 
 
 def _cut(content: bytes) -> list[bytes]:
-    size: Any = shamir.SHARE_BYTES
+    size = shamir.SHARE_BYTES
     return [content[start : start + size] for start in range(0, len(content), size)]
 
 
