@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import itertools
 import math
 from pathlib import Path
@@ -10,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key
 
+from fedsm.client.kit_identity import KitIdentity
 from fedsm.core.errors import UserError
 from fedsm.core.secure_sum import fixed_point, masks
 from tests.helpers.sum_group import RUN, SumGroup, update_of
@@ -198,43 +199,26 @@ def test_members_that_were_told_different_things_open_nothing(tmp_path):
         group.ask_to_open("site-b")
 
 
-def _certificate(subject: str, issuer, role: str = ""):
-    """A key and a certificate as FLARE's provisioning makes them; issuer None: a root."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives.asymmetric import rsa
-    from cryptography.x509.oid import NameOID
-
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    words = [x509.NameAttribute(NameOID.COMMON_NAME, subject)]
-    words += [x509.NameAttribute(NameOID.UNSTRUCTURED_NAME, role)] if role else []
-    name = x509.Name(words)
-    signer, issuer_name = issuer or (key, name)
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder(issuer_name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now)
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .sign(signer, hashes.SHA256())
-    )
-    return key, name, made
+def _root(name: str):
+    """A root as FLARE's provisioning makes it: its key and certificate."""
+    private, public = generate_keys()
+    return name, private, generate_cert(Identity(name, "org"), Identity(name), private, public, ca=True)
 
 
-def _kit(folder: Path, subject: str, root, role: str = "") -> None:
-    from cryptography.hazmat.primitives import serialization as s
-
-    key, _, made = _certificate(subject, root[:2], role)
+def _kit(folder: Path, subject: str, root, role: str | None = None) -> None:
+    """The certificates of a kit, as FLARE's provisioning makes them."""
+    private, public = generate_keys()
+    made = generate_cert(Identity(subject, "org", role), Identity(root[0]), root[1], public)
     folder.mkdir(parents=True)
-    (folder / "client.crt").write_bytes(made.public_bytes(s.Encoding.PEM))
-    (folder / "rootCA.pem").write_bytes(root[2].public_bytes(s.Encoding.PEM))
-    plain = s.PrivateFormat.TraditionalOpenSSL
-    (folder / "client.key").write_bytes(key.private_bytes(s.Encoding.PEM, plain, s.NoEncryption()))
+    (folder / "client.crt").write_bytes(serialize_cert(made))
+    (folder / "rootCA.pem").write_bytes(serialize_cert(root[2]))
+    (folder / "client.key").write_bytes(serialize_pri_key(private))
 
 
 def test_keys_are_signed_where_sites_have_certificates(tmp_path):
     """A key that the server made itself, one that another site signed, one of a person or of another project's site,
     and one of another run are refused."""
-    root, strange = _certificate("project", None), _certificate("other project", None)
+    root, strange = _root("project"), _root("project")
     for site in NAMES[:3]:
         _kit(tmp_path / site / "startup", site, root)
     group = SumGroup(tmp_path, NAMES[:3])
@@ -243,8 +227,6 @@ def test_keys_are_signed_where_sites_have_certificates(tmp_path):
 
     _kit(tmp_path / "person" / "startup", "site-b", root, "lead")
     _kit(tmp_path / "strange" / "startup", "site-b", strange)
-    from fedsm.client.kit_identity import KitIdentity
-
     own = masks.public_key(masks.new_private_key()).hex()
     signers = {place: KitIdentity(tmp_path / place / "startup") for place in ("person", "strange", "site-b", "site-c")}
     forged = {
