@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from pathlib import Path
 
@@ -12,8 +13,12 @@ import torch
 from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key
 
 from fedsm.client.kit_identity import KitIdentity
+from fedsm.client.secure_sum import site_sum
+from fedsm.client.site_settings import FILE_NAME as SITE_FILE
+from fedsm.client.site_settings import load_site_settings
 from fedsm.core.errors import UserError
 from fedsm.core.secure_sum import fixed_point, masks
+from tests.helpers.small_jobs import small_settings
 from tests.helpers.sum_group import RUN, SumGroup, update_of
 
 NAMES = ["site-a", "site-b", "site-c", "site-d"]
@@ -248,6 +253,30 @@ def test_a_kit_that_cannot_sign_stops_the_site(tmp_path):
     (tmp_path / "site-a" / "startup" / "client.key").write_text("no key")
     with pytest.raises(UserError, match="cannot be used to sign"):
         SumGroup(tmp_path, NAMES)
+
+
+@pytest.mark.parametrize(
+    ("policy", "refused"),
+    [
+        (None, False),
+        ({"scopes": [{"name": "a", "task_result_filters": []}]}, False),
+        ({"scopes": [{"name": "a"}, {"name": "b", "task_result_filters": [{"path": "x"}]}]}, True),
+        ([1], True),
+    ],
+)
+def test_a_site_that_filters_its_results_refuses(tmp_path, policy, refused):
+    """Under masks a filter would do nothing, and nobody would notice."""
+    (tmp_path / "local").mkdir()
+    (tmp_path / "local" / SITE_FILE).write_text(f"data: {tmp_path}")
+    if policy is not None:
+        (tmp_path / "local" / "privacy.json").write_text(json.dumps(policy))
+    site = load_site_settings(tmp_path / "local", tmp_path, "site-a", 1)
+    job = small_settings(overrides=["secure_sum=true", "norm_check=off", "min_sites=3"])
+    if refused:
+        with pytest.raises(UserError, match="cannot change an update under masks"):
+            site_sum(job, site, "site-a", RUN)
+    else:
+        assert site_sum(job, site, "site-a", RUN) is not None
 
 
 def test_signs_of_masks_cancel_for_every_order_of_drop_outs(tmp_path):

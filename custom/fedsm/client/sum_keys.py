@@ -16,14 +16,14 @@ from pydantic import Field, StringConstraints
 
 from fedsm.core.errors import UserError
 from fedsm.core.files import write_json
-from fedsm.core.model import Settings
+from fedsm.core.model import Checked
 from fedsm.core.names import below, check_run_id
 from fedsm.core.secure_sum import masks
 
 FILE = "secure_sum.json"
 
 
-class _Kept(Settings):
+class _Kept(Checked):
     private: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
     masked: Annotated[int, Field(ge=0)] = 0  # the last round of which an update was masked
     context: str = ""  # of that round

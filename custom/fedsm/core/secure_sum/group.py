@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from fedsm.core.model import EXPECTED, Settings
+from fedsm.core.model import EXPECTED, Checked
 from fedsm.core.names import is_site_name
 from fedsm.core.secure_settings import SecureSum
 
@@ -18,7 +18,7 @@ MOST_OF_ONE = 0.7  # of the sum: the bounded weights of three sites reach 2 / 3
 _HEX = r"^[0-9a-f]*$"
 
 
-class PublicKey(Settings):
+class PublicKey(Checked):
     """A site's public key for one run, as it registers with it.
 
     Attributes:
@@ -52,7 +52,7 @@ class Member(PublicKey):
         return self
 
 
-class Group(Settings):
+class Group(Checked):
     """The members of one round's sum. Their order is the same everywhere and gives the masks their signs."""
 
     errors_are_public: ClassVar[bool] = True
