@@ -148,11 +148,13 @@ class SiteSum:
         return group
 
     def _secrets(self, group: Group) -> dict[str, bytes]:
-        private = self._keys.private
-        try:
-            return {member.site: masks.secret_of(private, member.raw) for member in group.members}
-        except ValueError as e:
-            raise _refused("a member's key gives no secret", self._site) from e
+        private, secret = self._keys.private, {}
+        for member in group.members:
+            try:
+                secret[member.site] = masks.secret_of(private, member.raw)
+            except ValueError as e:
+                raise _refused(f"the key of site {member.site!r} gives no secret", self._site) from e
+        return secret
 
     def _encoded(self, updates: dict[str, Tensors], group: Group) -> fixed_point.Whole:
         """All networks in one row, each clipped and weighed."""
