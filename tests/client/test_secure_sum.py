@@ -13,9 +13,9 @@ import torch
 from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key
 
 from fedsm.client.kit_identity import KitIdentity
-from fedsm.client.secure_sum import site_sum
 from fedsm.client.site_settings import FILE_NAME as SITE_FILE
 from fedsm.client.site_settings import load_site_settings
+from fedsm.client.sum_rules import site_sum
 from fedsm.core.errors import UserError
 from fedsm.core.secure_sum import fixed_point, masks
 from tests.helpers.small_jobs import small_settings

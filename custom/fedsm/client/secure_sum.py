@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from fedsm.client.kit_identity import identity_of
-from fedsm.client.site_settings import SiteSettings
 from fedsm.client.sum_keys import SumKeys
 from fedsm.core.errors import UserError
 from fedsm.core.limits import shown
 from fedsm.core.secure_settings import SecureSum
 from fedsm.core.secure_sum import fixed_point, masks, shamir
 from fedsm.core.secure_sum.group import Group, PublicKey
-from fedsm.core.settings import JobSettings
 from fedsm.core.tensors import Tensors
-from fedsm.tracks import summed_tracks
 
 MASKED, SEALED, OPENED = "masked", "sealed", "opened"  # tracks of the answers; a tensor for each member
-PRIVACY_FILE = "privacy.json"  # FLARE's, in `local/` of a kit
 _WHERE = "the server's task"
 
 
@@ -171,35 +165,6 @@ class SiteSum:
             if name in updates
         ]
         return np.concatenate(rows) if rows else np.zeros(0, fixed_point.unsigned(bits))
-
-
-def site_sum(settings: JobSettings, site: SiteSettings, name: str, run_id: str) -> SiteSum | None:
-    """The site's part in a job's secure sums; None for a job without.
-
-    Raises:
-        UserError: the site takes part in jobs with secure sums alone, and this is none; or it filters its results,
-            which a filter cannot do under masks.
-    """
-    if not settings.secure_sum:
-        if site.min_sum is None:
-            return None
-        message = "this site's min_sum wants secure sums, and the job has no `secure_sum`"
-        raise UserError(message, site=name, remedy="ask for another job", public=message)
-    if _filters_results(site.kit.with_name("local") / PRIVACY_FILE):
-        message = f"the site's privacy filters (local/{PRIVACY_FILE}) cannot change an update under masks"
-        remedy = "ask for a job without secure_sum, or take the filters out"
-        raise UserError(message, site=name, remedy=remedy, public=message)
-    fewest = max(settings.min_sites, site.min_sum or 0)
-    return SiteSum(settings.secure_sum, summed_tracks(settings), name, run_id, site.state_dir, site.kit, fewest)
-
-
-def _filters_results(path: Path) -> bool:
-    """Whether a kit's policy names filters on results, in any scope; also if it cannot be read."""
-    try:
-        policy: Any = json.loads(path.read_text()) if path.is_file() else {}
-        return any(scope.get("task_result_filters") for scope in policy.get("scopes", []))
-    except (OSError, ValueError, AttributeError, TypeError):
-        return True
 
 
 def _as_tensor(content: bytes) -> torch.Tensor:

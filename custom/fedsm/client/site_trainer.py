@@ -10,8 +10,8 @@ import torch
 
 from fedsm.client.local_state import LocalState
 from fedsm.client.personal_mix import try_shares
-from fedsm.client.secure_sum import site_sum
 from fedsm.client.site_settings import SiteSettings
+from fedsm.client.sum_rules import site_sum
 from fedsm.client.sums_guard import release_of
 from fedsm.client.work import Aborted, Answer
 from fedsm.core.errors import UserError
