@@ -132,7 +132,7 @@ class FedSMRecipe(_FedSMRecipe):
         job.to_server(SoftPullAggregator(), id="aggregator")
         if receiver := receiver_of(tracking, job.name, settings):
             job.to_server(receiver, id=tracking.kind)
-        tasks = [*exchange.TASKS, exchange.MIX]
+        tasks = [*exchange.TASKS, exchange.SUM, exchange.OPEN, exchange.MIX]
         job.to_clients(FedSMExecutor(), tasks=tasks)
         super().__init__(job, resume_from, tracking)
 

@@ -8,6 +8,7 @@ from typing import Any
 from app_fedsm.experiments.experiment_file import ExperimentFile
 from fedsm.client.site_file import PrivacyOfStatistics, SiteFile
 from fedsm.core.model import Settings, expected
+from fedsm.core.secure_settings import SecureSum
 from fedsm.core.settings import JobSettings
 from fedsm.core.task_settings import AugmentSettings, LabelCode, SelectorNetSettings, TaskSettings, UNetSettings
 from fedsm.tracks import KINDS
@@ -18,7 +19,7 @@ SECTIONS: dict[str, tuple[str, list[tuple[str, type[Settings]]]]] = {
     "Job": (
         "Set them with an option of `fedsm run` and `fedsm job export` (`rounds` is `--rounds`) or with"
         " `--set KEY=VALUE`. They stand in the job's `config_fed_server.json`, and every site checks them again.",
-        [("", JobSettings)],
+        [("", JobSettings), ("secure_sum.", SecureSum)],
     ),
     "Task": (
         "In a task's YAML file (`--task FILE`), or with `--set task.KEY=VALUE`.",

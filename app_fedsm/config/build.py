@@ -14,7 +14,7 @@ from fedsm.core.settings import JobSettings
 from fedsm.core.task_settings import TaskSettings
 from fedsm.core.yaml_file import parse_value, read_yaml
 from fedsm.selectors.inference import MIXTURE, THRESHOLD
-from fedsm.tracks import KINDS, complete_tracks
+from fedsm.tracks import KINDS, at_sites, complete_tracks
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 SELECTORS = sorted(k.removeprefix("selector_") for k in KINDS if k.startswith("selector_"))
@@ -152,7 +152,7 @@ def build_settings(
         tracks["personal"]["lam"] = lam
     for key, value in [*map(parse_setting, overrides or []), *(dotted or {}).items()]:
         _override(values, key, value)
-    settings = JobSettings.from_dict(values)
+    settings = at_sites(JobSettings.from_dict(values))
     return settings.replace(tracks=complete_tracks(settings))
 
 

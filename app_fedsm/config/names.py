@@ -9,7 +9,7 @@ from pathlib import Path
 
 CENTRALIZED = "centralized"  # a method of `fedsm run` without a federation: all images in one place
 SELECTORS = ("ensemble", "extra", "fedavg", "gradient", "statistics")
-PERSONAL = ("apfl", "ditto", "fedbn", "fedrep", "finetune", "per-fedavg", "pfedme", "softpull")
+PERSONAL = ("apfl", "ditto", "fedbn", "fedrep", "finetune", "per-fedavg", "pfedme", "softpull", "softpull_at_site")
 NORM_CHECKS = ("off", "warn", "clip", "refuse")
 TRACKING = (TENSORBOARD, MLFLOW, WANDB, NO_TRACKING) = ("tensorboard", "mlflow", "wandb", "none")
 DEFAULTS = {

@@ -63,6 +63,7 @@ def test_the_paper_s_settings(tmp_path, task, lam):
     ("kind", "options"),
     [
         ("softpull", {"pull": "uniform", "norm": "pulled", "alone": 0.0}),
+        ("softpull_at_site", {"norm": "pulled", "alone": 0.0}),
         ("finetune", {"lr_factor": 0.1}),
         ("apfl", {"alpha": 0.5, "adapt": "yes", "eta_alpha": 1}),
         ("per-fedavg", {"variant": "fo", "inner_lr": 1, "adapt_steps": 1}),

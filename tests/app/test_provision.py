@@ -156,6 +156,7 @@ def test_every_line_of_the_site_template_can_be_taken(tmp_path):
         "splits",
         "max_statistics",
         "min_patients",
+        "min_sum",
     )
     for key in keys:
         assert f"# {key}: " in text

@@ -21,6 +21,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from fedsm.core.model import EXPECTED, Settings
+from fedsm.core.secure_sum.group import FEWEST
 
 CACHE_BUDGET = 20 * 10**9
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) *([KMGT]?)B", re.IGNORECASE)
@@ -123,6 +124,11 @@ class SiteFile(Settings):
         default=None, ge=1,
         description="With fewer training patients than this, no sums are sent; nor are sums that differ from earlier"
         " ones by fewer patients. Default: 5; with `data_root` 1.",
+    )  # fmt: skip
+    min_sum: int | None = Field(
+        default=None, ge=FEWEST,
+        description="Fewest sites whose updates are summed under masks before the server sees anything of this site's:"
+        " a job without `secure_sum`, or with fewer sites, is refused. Default: the job decides.",
     )  # fmt: skip
     statistics_privacy: PrivacyOfStatistics | None = Field(
         default=None,

@@ -57,6 +57,8 @@ class SiteSettings:
     min_patients: int
     trainer: str | None = None
     statistics_privacy: StatisticsPrivacy | None = None
+    kit: Path = Path()  # `startup/` of the kit, with the site's certificate
+    min_sum: int | None = None
 
     @property
     def imports(self) -> ImportPlace:
@@ -112,6 +114,8 @@ def load_site_settings(
         max_statistics=file.max_statistics,
         min_patients=file.min_patients or (MIN_PATIENTS if real else 1),
         trainer=file.trainer,
+        kit=local.parent / "startup",
+        min_sum=file.min_sum,
         statistics_privacy=StatisticsPrivacy(**privacy.to_dict()) if (privacy := file.statistics_privacy) else None,
     )
 

@@ -11,12 +11,13 @@ import torch
 from fedsm.client.local_state import LocalState
 from fedsm.client.personal_mix import try_shares
 from fedsm.client.site_settings import SiteSettings
+from fedsm.client.sum_rules import site_sum
 from fedsm.client.sums_guard import release_of
 from fedsm.client.work import Aborted, Answer
 from fedsm.core.errors import UserError
 from fedsm.core.limits import shown
 from fedsm.core.settings import JobSettings
-from fedsm.core.task_names import EVALUATE, MIX, REGISTER, TRAIN, VALIDATE
+from fedsm.core.task_names import EVALUATE, MIX, OPEN, REGISTER, SUM, TRAIN, VALIDATE
 from fedsm.core.tensors import Batch, Tensors
 from fedsm.data.augment import augment_batch
 from fedsm.data.cache import SiteCache
@@ -56,6 +57,7 @@ class SiteTrainer:
         self._context = SiteContext(index, len(sites), site.device, self._release)
         self.tracks = client_tracks(settings, self._context)
         self._local = LocalState(site.state_dir, run_id)
+        self._sum = site_sum(settings, site, name, run_id)
         self._state_round: int | None = None  # the round whose moments are in memory
 
     def do(self, task: str, meta: dict, payload: dict[str, Tensors], aborted: Callable[[], bool]) -> Answer:
@@ -76,10 +78,17 @@ class SiteTrainer:
         if task == REGISTER:
             sent = self.register()
             private = self._release if any(sent.values()) and isinstance(self._release, PrivateSums) else None
+            plain |= {"sum_key": self._sum.register()} if self._sum else {}
             return self._answer(sent, plain | ({"privacy": private.report()} if private else {}))
         if task == TRAIN:
             updates, reports, losses = self.train(number, payload, aborted, meta["tracks"])
+            if self._sum:
+                self._sum.keep(number, updates)
+                updates = {}
             return self._answer(updates, plain | {"reports": reports, "losses": losses})
+        if task in (SUM, OPEN) and self._sum:
+            hidden = self._sum.mask(meta) if task == SUM else self._sum.open(meta, payload)
+            return Answer(hidden, plain, list(hidden))
         if task == VALIDATE:
             delivered, reports = self.deliver(number, payload, meta["tracks"])
             return self._answer(delivered, plain | {"reports": reports})

@@ -33,8 +33,8 @@ def as_switch(value: Any) -> Any:
 Switch = Annotated[bool, BeforeValidator(as_switch)]  # a truth value
 
 
-class Settings(BaseModel):
-    """Settings that are checked when they are made, and never change."""
+class Checked(BaseModel):
+    """Values that are checked when they are made, and never change: settings, and what comes in messages."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -43,7 +43,7 @@ class Settings(BaseModel):
 
     @classmethod
     def from_dict(cls, values: Any, *, source: YamlFile | None = None, site: str | None = None) -> Self:
-        """Builds settings from plain values.
+        """Builds them from plain values.
 
         Args:
             values: a mapping of setting to value.
@@ -71,8 +71,12 @@ class Settings(BaseModel):
         return self.from_dict(self.to_dict() | changes)
 
 
+class Settings(Checked):
+    """What a person sets. Every field has a description, for the reference."""
+
+
 def user_error(
-    model: type[Settings], error: ValidationError, source: YamlFile | None = None, site: str | None = None
+    model: type[Checked], error: ValidationError, source: YamlFile | None = None, site: str | None = None
 ) -> UserError:
     """What pydantic found, as one line. Of several problems only the first is shown, unknown keys before others."""
     problems = error.errors(include_url=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from fedsm.core.limits import (
     MONTH,
@@ -22,6 +22,7 @@ from fedsm.core.limits import (
     MOST_SHARES,
 )
 from fedsm.core.model import EXPECTED, Settings, Switch
+from fedsm.core.secure_settings import SecureSum, as_secure_sum
 from fedsm.core.task_settings import PlainName, TaskSettings
 
 NormCheck = Literal["off", "warn", "clip", "refuse"]
@@ -140,6 +141,12 @@ class JobSettings(Settings):
         default=5.0, gt=1, le=MOST_FACTOR,
         description="An update is far when its norm is this many times the median of the last rounds.",
     )  # fmt: skip
+    secure_sum: Annotated[SecureSum | None, BeforeValidator(as_secure_sum)] = Field(
+        default=None,
+        json_schema_extra={EXPECTED: "true, false, or settings (clip, bits, wait)"},
+        description="Sum the sites' updates under masks, so that the server sees no single one; see below. It needs"
+        " `norm_check: off` and `min_sites` of at least 3. SoftPull's personal models stay at their sites then.",
+    )
     gammas: list[Annotated[float, Field(ge=0, le=1)]] = Field(
         default=list(GAMMAS), min_length=1, max_length=MOST_GAMMAS,
         description="Thresholds of Algorithm 2 that are tried on the validation images. Their number is limited: scores"

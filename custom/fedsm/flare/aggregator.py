@@ -72,6 +72,7 @@ class SoftPullAggregator(Aggregator):
         self.sites = sites
         self.registry = Registry(settings.max_share, settings.site_weights)
         self._max_images = settings.max_images
+        self._secure = settings.secure_sum is not None
         self._examiner = Examiner(NormGuard(settings.norm_check, settings.norm_factor, norms))
         self._tell = tell
 
@@ -82,7 +83,7 @@ class SoftPullAggregator(Aggregator):
         self._phase = checks.phase_of(spec.task)
         self._playing = {n: t for n, t in self.tracks.items() if spec.tracks is None or n in spec.tracks}
         self._examiner.begin()
-        intake.expect(checks.most_bytes(checks.templates_of(spec.task, self._playing)))
+        intake.expect(checks.most_bytes(self._templates()))
         return self.results
 
     def reset(self, fl_ctx: FLContext | None) -> None:
@@ -95,7 +96,7 @@ class SoftPullAggregator(Aggregator):
     @property
     def compares_first(self) -> bool:
         """Whether the answers of the open task must all be there before one is merged: see `NormGuard`."""
-        return self._examiner.compares_first(self._phase, self._playing)
+        return self._spec.expects is None and self._examiner.compares_first(self._phase, self._playing)
 
     def compare(self, shareable: Shareable, fl_ctx: FLContext) -> None:
         """Notes the norms of an answer that `accept` will be given later, if it is a good one."""
@@ -113,7 +114,7 @@ class SoftPullAggregator(Aggregator):
         try:
             meta, tracks = self._check(site, shareable, fl_ctx)
             examined = Examined(tracks)
-            if self._phase:
+            if self._phase and self._spec.expects is None:
                 reports = meta.get("reports", {})
                 examined = self._examiner.examine(self._phase, site, self._playing, tracks, meta["images"], reports)
         except Refused as e:
@@ -143,7 +144,15 @@ class SoftPullAggregator(Aggregator):
         meta = {"accepted": sorted(self.results.accepted), "refused": dict(self.results.refused)}
         return exchange.pack({}, {"round": self._spec.number} | meta)
 
+    def _templates(self) -> dict[str, Tensors]:
+        """What an answer to the open task must hold."""
+        expected = self._spec.expects
+        return checks.templates_of(self._spec.task, self._playing) if expected is None else expected
+
     def _merge(self, site: str, tracks: dict[str, Tensors], meta: dict) -> None:
+        if self._spec.expects is not None:
+            self._spec.take(site, tracks)
+            return
         weight = self.registry.shares().get(site, 0)
         if self._phase:
             for name, tensors in tracks.items():
@@ -176,7 +185,7 @@ class SoftPullAggregator(Aggregator):
             if shareable.get_header(exchange.UNREADY_HEADER) is True:
                 self.results.unready.add(site)
             raise Refused(str(shareable.get_header(exchange.ERROR_HEADER) or code), answered=False)
-        templates = checks.templates_of(self._spec.task, self._playing)
+        templates = self._templates()
         try:
             meta, tracks = exchange.unpack(
                 shareable, checks.most_bytes(templates), lambda meta: self._meta_problem(site, meta)
@@ -185,12 +194,17 @@ class SoftPullAggregator(Aggregator):
             raise Refused(str(e)) from e
         if set(tracks) != set(templates):
             raise Refused(f"tracks are {sorted(map(str, tracks))}, expected {sorted(templates)}")
+        if self._spec.expects is not None and (reason := checks.exact_problem(tracks, templates)):
+            raise Refused(reason)
         if self._spec.task == exchange.TRAIN:
             for name in exchange.excluding(shareable):
                 # Entries that a site's filter keeps back count as unchanged; others that are missing are refused later.
                 template, sent = templates[name], tracks[name]
                 tracks[name] = sent | {k: torch.zeros_like(v) for k, v in template.items() if k not in sent}
         return meta, tracks
+
+    def _needs_key(self) -> bool:
+        return self._secure and self._spec.task == exchange.REGISTER
 
     def _meta_problem(self, site: str, meta: dict) -> str | None:
         number = meta.get("round")
@@ -208,5 +222,6 @@ class SoftPullAggregator(Aggregator):
             checks.losses_problem(meta.get("losses", {}), self._playing)
             or checks.reports_problem(meta.get("reports", {}), self._playing, images["validation"])
             or (checks.privacy_problem(meta["privacy"]) if "privacy" in meta else None)
+            or (checks.key_problem(meta.get("sum_key")) if self._needs_key() or "sum_key" in meta else None)
             or self._spec.meta_problem(site, meta)
         )

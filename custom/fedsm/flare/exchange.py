@@ -21,7 +21,7 @@ from fedsm.core.tensors import Tensors
 from fedsm.flare.compat import intake
 
 REGISTER, TRAIN, VALIDATE, EVALUATE = TASKS = task_names.TASKS
-MIX = task_names.MIX
+MIX, SUM, OPEN = task_names.MIX, task_names.SUM, task_names.OPEN
 _MOST_TRACKS = 1000  # of a shareable; a super model of as many sites has one network for each
 _DXO_KEY = "DXO"  # where FLARE's `DXO.to_shareable` puts the content
 EXCLUDE_FILTER = "ExcludeVars"  # the name that FLARE's filter writes into a DXO

@@ -14,6 +14,7 @@ from fedsm.flare import exchange
 from fedsm.flare.curves import send_losses, send_validation
 from fedsm.flare.monitoring import publish_round
 from fedsm.flare.run import Run
+from fedsm.flare.secure_sum import secure_sum
 from fedsm.flare.settle import settle
 from fedsm.flare.task import TaskResults, TaskSpec
 from fedsm.tracks import playing
@@ -56,11 +57,17 @@ class Round:
         # 4. The sites' validation of the models that they received belongs to the round that made these models.
         run.record.add_validation(self._number - 1, run.tracks, results.reports())
 
-        # 5. The merged updates become the next models: FedAvg, SoftPull, ... of each track.
+        # 5. With `secure_sum` the updates are still at the sites: the tracks get their mean, and no single one.
+        if run.job.secure_sum:
+            secure_sum(run, self._number, self._names, results)
+            if run.stopped:
+                return
+
+        # 6. The merged updates become the next models: FedAvg, SoftPull, ... of each track.
         run.aggregator.aggregate(run.fl_ctx)
         run.last_round = self._number
 
-        # 6. The record and the checkpoint: from here on the round is not lost.
+        # 7. The record and the checkpoint: from here on the round is not lost.
         row = self._record(results, time.monotonic() - started)
         run.checkpoint()
         self._announce(row)
@@ -71,6 +78,7 @@ class Round:
         return TaskSpec(
             f"round {self._number}", exchange.TRAIN, self._number, run.registered_here(), run.job.min_sites, names,
             payload=lambda site: {name: run.tracks[name].payload(TRAIN, site) for name in names},
+            expects={} if run.job.secure_sum else None,  # the updates stay at the sites: see step 5
         )  # fmt: skip
 
     def _record(self, results: TaskResults, seconds: float) -> dict:

@@ -23,6 +23,8 @@ class TaskSpec:
         payload: site -> what goes down to it, by track.
         meta_problem: returns what else is wrong with a site's meta, or None.
         timeout: seconds; None: the job's `round_timeout`.
+        expects: track -> what an answer must hold; None: what the tracks of the job expect in this phase, and take.
+        take: where `expects` is given, called with a site and the tensors of its good answer.
     """
 
     what: str
@@ -35,6 +37,8 @@ class TaskSpec:
     payload: Callable[[str], dict[str, Tensors]] = lambda site: {}
     meta_problem: Callable[[str, dict], str | None] = lambda site, meta: None
     timeout: float | None = None
+    expects: dict[str, Tensors] | None = None
+    take: Callable[[str, dict[str, Tensors]], None] = lambda site, tracks: None
 
 
 @dataclass
@@ -62,6 +66,15 @@ class TaskResults:
     norms: dict[str, dict[str, float]] = field(default_factory=dict)
     attempts: int = 0
     broken: str = ""
+
+    def leave_out(self, missing: dict[str, str], down: dict[str, int], up: dict[str, int]) -> None:
+        """Counts sites as missing that gave a good answer, but are not in what was made of them; adds bytes."""
+        for site, reason in missing.items():
+            self.accepted.pop(site, None)
+            self.missing[site] = reason
+        for total, more in ((self.down, down), (self.up, up)):
+            for site, count in more.items():
+                total[site] = total.get(site, 0) + count
 
     def reports(self) -> dict[str, dict]:
         """Site -> track -> its report on the model, from its validation images."""

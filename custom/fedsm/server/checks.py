@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from fedsm.core.errors import UserError
 from fedsm.core.limits import MOST_LOSS, is_fraction
 from fedsm.core.plain_values import MOST_PLAIN_MESSAGE
-from fedsm.core.task_names import REGISTER, TASKS, TRAIN, VALIDATE
+from fedsm.core.secure_sum.group import PublicKey
+from fedsm.core.task_names import OPEN, REGISTER, SUM, TASKS, TRAIN, VALIDATE
 from fedsm.core.tensors import Tensors
 from fedsm.server.results_file import Privacy
 from fedsm.tracks.base import Phase, ServerTrack
 
 PARTS = ("train", "validation", "test")
-_PHASES = {REGISTER: Phase.REGISTER, TRAIN: Phase.TRAIN, VALIDATE: Phase.DELIVER}
+_PHASES = {
+    REGISTER: Phase.REGISTER, TRAIN: Phase.TRAIN, SUM: Phase.TRAIN, OPEN: Phase.TRAIN, VALIDATE: Phase.DELIVER
+}  # fmt: skip
 _META = ("round", "images", "reports", "losses", "evaluation", "mix")
 # What the framing of an entry may cost on top of its values; a filter may have turned float32 into float64.
 _VALUE_BYTES, _ENTRY_BYTES, _FRAME_BYTES = 8, 1024, 64 * 1024
@@ -87,6 +91,27 @@ def templates_of(task: str, tracks: dict[str, ServerTrack]) -> dict[str, Tensors
     phase = phase_of(task)
     templates = {name: track.expects(phase) for name, track in tracks.items()} if phase else {}
     return {name: template for name, template in templates.items() if template}
+
+
+def key_problem(key: Any) -> str | None:
+    """What is wrong with a site's public key for secure sums."""
+    try:
+        PublicKey.from_dict(key)
+    except UserError as e:
+        return f"its key for secure sums: {e.what}"
+    return None
+
+
+def exact_problem(tracks: dict[str, Tensors], expected: dict[str, Tensors]) -> str | None:
+    """What is wrong with tensors that must have just these keys, shapes and types, or None."""
+    for name, template in expected.items():
+        sent = tracks.get(name, {})
+        if sent.keys() != template.keys():
+            return f"entries of {name!r} are not those that were asked for"
+        for key, wanted in template.items():
+            if (sent[key].shape, sent[key].dtype) != (wanted.shape, wanted.dtype):
+                return f"{name!r} is of another shape or type"
+    return None
 
 
 def privacy_problem(report: Any) -> str | None:

@@ -19,11 +19,14 @@ class Registry:
         self._max_share = max_share
         self._site_weights = site_weights
         self.images: dict[str, dict[str, int]] = {}  # site -> images of each part, as first registered
+        self.keys: dict[str, dict] = {}  # site -> its public key for secure sums
         self.privacy: dict[str, dict[str, float]] = {}  # site -> its report on the privacy of its sums
 
     def add(self, site: str, meta: dict) -> None:
         """Takes a registration, after all checks."""
         self.images[site] = {part: meta["images"][part] for part in PARTS}
+        if "sum_key" in meta:
+            self.keys[site] = dict(meta["sum_key"])
         if "privacy" in meta:
             self.privacy[site] = dict(meta["privacy"])
 

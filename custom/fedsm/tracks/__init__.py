@@ -30,6 +30,7 @@ from fedsm.tracks.perfedavg import PerFedAvgClient, PerFedAvgOptions
 from fedsm.tracks.pfedme import PFedMeClient, PFedMeOptions, PFedMeServer
 from fedsm.tracks.scaffold import ScaffoldClient, ScaffoldOptions, ScaffoldServer
 from fedsm.tracks.schedule import rate_factor
+from fedsm.tracks.secure_sum import EQUAL, FINE, NOTHING, SHARE, check_secure_sum
 from fedsm.tracks.segmentation import SegmentationClient
 from fedsm.tracks.selector_ensemble import EnsembleClient, EnsembleServer
 from fedsm.tracks.selector_extra import ExtraClient, ExtraOptions, ExtraServer
@@ -39,6 +40,7 @@ from fedsm.tracks.selector_statistics import StatisticsClient, StatisticsOptions
 from fedsm.tracks.shared_and_personal import SharedAndPersonalServer
 from fedsm.tracks.site_personal import BesideGlobalServer, SitePersonalServer
 from fedsm.tracks.softpull import SoftPullOptions, SoftPullServer
+from fedsm.tracks.softpull_at_site import SoftPullAtSiteClient, SoftPullAtSiteOptions, SoftPullAtSiteServer
 
 _AT_SERVER = (AveragedServer, SoftPullServer)  # U-Nets that travel; what stays at a site is averaged there
 _PERSONAL = (SitePersonalServer, SharedAndPersonalServer, SoftPullServer)  # one network for each site
@@ -54,6 +56,9 @@ class Kind:
         selector: for selectors, the class that selects at inference.
         options: what a job may set.
         personal: whether it can replace the personal track of a method such as FedSM (`--personal`).
+        summed: what a site weighs in a masked sum that stands for single updates (`secure_sum.py`); None: the server
+            needs single updates.
+        at_site: where it needs them, the kind that does the same without.
     """
 
     client: type[ClientTrack]
@@ -61,6 +66,8 @@ class Kind:
     selector: type[NetworkSelector] | type[StatisticsSelector] | None = None
     options: type[TrackOptions] = TrackOptions
     personal: bool = False
+    summed: str | None = None
+    at_site: str = ""
 
     @property
     def rule(self) -> str | None:
@@ -76,23 +83,30 @@ class Kind:
 
 
 KINDS = {
-    "fedavg": Kind(SegmentationClient, AveragedServer),
-    "softpull": Kind(SegmentationClient, SoftPullServer, options=SoftPullOptions, personal=True),
-    "local": Kind(LocalClient, SitePersonalServer),
-    "selector_gradient": Kind(SelectorGradientClient, SelectorGradientServer, NetworkSelector),
-    "selector_fedavg": Kind(SelectorClient, SelectorServer, NetworkSelector),
-    "selector_extra": Kind(ExtraClient, ExtraServer, ExtraSelector, options=ExtraOptions),
+    "fedavg": Kind(SegmentationClient, AveragedServer, summed=SHARE),
+    "softpull": Kind(
+        SegmentationClient, SoftPullServer, options=SoftPullOptions, personal=True, at_site="softpull_at_site"
+    ),
+    "softpull_at_site": Kind(
+        SoftPullAtSiteClient, SoftPullAtSiteServer, options=SoftPullAtSiteOptions, personal=True, summed=EQUAL
+    ),
+    "local": Kind(LocalClient, SitePersonalServer, summed=NOTHING),
+    "selector_gradient": Kind(SelectorGradientClient, SelectorGradientServer, NetworkSelector, summed=FINE),
+    "selector_fedavg": Kind(SelectorClient, SelectorServer, NetworkSelector, summed=SHARE),
+    "selector_extra": Kind(ExtraClient, ExtraServer, ExtraSelector, options=ExtraOptions, summed=SHARE),
     "selector_ensemble": Kind(EnsembleClient, EnsembleServer, EnsembleSelector),
-    "selector_statistics": Kind(StatisticsClient, StatisticsServer, StatisticsSelector, options=StatisticsOptions),
-    "fedprox": Kind(FedProxClient, AveragedServer, options=FedProxOptions),
-    "finetune": Kind(FineTuneClient, BesideGlobalServer, options=FineTuneOptions, personal=True),
-    "ditto": Kind(DittoClient, BesideGlobalServer, options=DittoOptions, personal=True),
-    "apfl": Kind(APFLClient, BesideGlobalServer, options=APFLOptions, personal=True),
+    "selector_statistics": Kind(
+        StatisticsClient, StatisticsServer, StatisticsSelector, options=StatisticsOptions, summed=NOTHING
+    ),
+    "fedprox": Kind(FedProxClient, AveragedServer, options=FedProxOptions, summed=SHARE),
+    "finetune": Kind(FineTuneClient, BesideGlobalServer, options=FineTuneOptions, personal=True, summed=NOTHING),
+    "ditto": Kind(DittoClient, BesideGlobalServer, options=DittoOptions, personal=True, summed=NOTHING),
+    "apfl": Kind(APFLClient, BesideGlobalServer, options=APFLOptions, personal=True, summed=NOTHING),
     "scaffold": Kind(ScaffoldClient, ScaffoldServer, options=ScaffoldOptions),
-    "per-fedavg": Kind(PerFedAvgClient, SharedAndPersonalServer, options=PerFedAvgOptions, personal=True),
-    "pfedme": Kind(PFedMeClient, PFedMeServer, options=PFedMeOptions, personal=True),
-    "fedbn": Kind(FedBNClient, FedBNServer, personal=True),
-    "fedrep": Kind(FedRepClient, FedRepServer, options=FedRepOptions, personal=True),
+    "per-fedavg": Kind(PerFedAvgClient, SharedAndPersonalServer, options=PerFedAvgOptions, personal=True, summed=SHARE),
+    "pfedme": Kind(PFedMeClient, PFedMeServer, options=PFedMeOptions, personal=True, summed=SHARE),
+    "fedbn": Kind(FedBNClient, FedBNServer, personal=True, summed=SHARE),
+    "fedrep": Kind(FedRepClient, FedRepServer, options=FedRepOptions, personal=True, summed=SHARE),
 }
 
 
@@ -132,6 +146,34 @@ def complete_tracks(settings: JobSettings) -> dict[str, dict[str, Any]]:
     return {name: {"kind": spec.get("kind")} | _options(name, spec) for name, spec in settings.tracks.items()}
 
 
+def at_sites(settings: JobSettings) -> JobSettings:
+    """The job with what its setting `secure_sum` asks for: kinds whose server half sees sums alone.
+
+    Raises:
+        UserError: an option for which the server needs single networks.
+    """
+    if not settings.secure_sum:
+        return settings
+    tracks = {}
+    for name, spec in settings.tracks.items():
+        own = kind_of(name, spec)
+        tracks[name] = own_options = dict(spec)
+        known = KINDS[own.at_site].options.model_fields if own.at_site else own.options.model_fields
+        for option in own.options.model_fields.keys() - known:
+            usual = own.options.model_fields[option].default
+            if own_options.pop(option, usual) != usual:
+                message = f"secure_sum hides single networks, and `{option}: {spec[option]}` needs them"
+                raise UserError(message, remedy=f"set tracks.{name}.{option} to {usual}")
+        own_options["kind"] = own.at_site or spec["kind"]
+    return settings.replace(tracks=tracks)
+
+
+def summed_tracks(settings: JobSettings) -> dict[str, bool]:
+    """The tracks whose updates a job's secure sums hold -> whether a site weighs its share there, and not as all."""
+    summed = {name: kind_of(name, spec).summed for name, spec in settings.tracks.items()}
+    return {name: how != EQUAL for name, how in summed.items() if how in (SHARE, FINE, EQUAL)}
+
+
 def client_tracks(settings: JobSettings, site: SiteContext) -> dict[str, ClientTrack]:
     """The client halves of a job's tracks; they are also put into `site.tracks`."""
     site.tracks.update(
@@ -167,6 +209,8 @@ def check_options(settings: JobSettings, n_sites: float = math.inf) -> None:
     Raises:
         UserError: with the remedy.
     """
+    if settings.secure_sum:
+        check_secure_sum(settings, {name: kind_of(name, spec).summed for name, spec in settings.tracks.items()})
     for name, spec in settings.tracks.items():
         kind = kind_of(name, spec)
         if name != kind.track:
@@ -211,8 +255,9 @@ def knows_distance(settings: JobSettings) -> bool:
 
 def lam_of(settings: JobSettings) -> float | None:
     """SoftPull's lam; None where the personal track is of another kind."""
-    spec = settings.tracks.get("personal", {})
-    return spec.get("lam", settings.task.lam) if spec.get("kind") == "softpull" else None
+    spec = settings.tracks.get("personal")
+    knows_lam = spec is not None and "lam" in kind_of("personal", spec).options.model_fields
+    return spec.get("lam", settings.task.lam) if spec and knows_lam else None
 
 
 def score_names(settings: JobSettings) -> dict[str, str]:
