@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedsm.server import conduct
-from fedsm.server.conduct import Conduct, against_the_others, cosines, sample, turned_bad
+from fedsm.server.conduct import Conduct, against_the_others, cosines, drawn, sample, turned_bad
 
 
 def test_cosines_by_hand():
@@ -24,7 +24,7 @@ def test_cosines_at_their_limits():
 
 def test_small_updates_are_compared_whole():
     update = {"b": torch.tensor([[3.0, 4.0]]), "a": torch.tensor([1.0]), "seen": torch.tensor(5)}
-    assert sample(update, 7).tolist() == [1, 3, 4]
+    assert sample(update, drawn(update, 7)).tolist() == [1, 3, 4]
 
 
 def test_a_sample_is_near_the_whole(monkeypatch):
@@ -35,16 +35,20 @@ def test_a_sample_is_near_the_whole(monkeypatch):
     updates = [{"a": v[:15_000], "b": v[15_000:].view(5, -1)} for v in
                (shared + torch.randn(40_000, generator=rng) for _ in range(4))]  # fmt: skip
     whole = torch.stack([torch.cat([u["a"], u["b"].flatten()]) for u in updates]).double()
-    part = torch.stack([sample(u, 3) for u in updates])
+    plan = drawn(updates[0], 3)
+    part = torch.stack([sample(u, plan) for u in updates])
     assert 3500 < part.shape[1] <= 4000
     assert cosines(part) == pytest.approx(cosines(whole), abs=0.06)
-    assert not torch.equal(sample(updates[0], 3), sample(updates[0], 4)[: part.shape[1]])
+    other = drawn(updates[0], 4)
+    assert not torch.equal(plan["a"][:100], other["a"][:100])
 
 
 def test_a_round_is_noted_by_group():
     noted = Conduct(1)
     for site, sign in (("a", 1.0), ("b", -1.0)):
-        noted.note(site, {"global": {"w": torch.tensor([sign]), "control/w": torch.tensor([2.0])}}, {"global": 1.0})
+        update = {"w": torch.tensor([int(sign)]), "control/w": torch.tensor([2.0])}  # a filter's whole number
+        template = {"w": torch.zeros(1), "control/w": torch.zeros(1)}
+        noted.note(site, {"global": update}, {"global": template}, {"global": 1.0})
     row = noted.close()
     assert row["global"] == {"a": {"norm": 1.0, "cosine": -1.0}, "b": {"norm": 1.0, "cosine": -1.0}}
     assert row["global.control"]["a"] == {"norm": 0.0, "cosine": 1.0}

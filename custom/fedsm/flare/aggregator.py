@@ -129,7 +129,7 @@ class SoftPullAggregator(Aggregator):
             self._tell(WARNED, site, reason)
             self.results.suspect[site] = reason
         if self._phase == TRAIN:
-            self._conduct.note(site, tracks, examined.sent)
+            self._conduct.note(site, tracks, checks.templates_of(self._spec.task, self._playing), examined.sent)
         try:
             self._merge(site, examined.tracks, meta)
         except Exception as e:  # should not happen with a checked answer: the models may be half merged
@@ -170,7 +170,8 @@ class SoftPullAggregator(Aggregator):
         self.log_error(fl_ctx, f"fedsm round={self._spec.number} site={site} refused: {reason}")
         if answered:
             self._tell(REFUSED, site, reason)
-            self.results.suspect[site] = reason
+            if site in self.results.refused:
+                self.results.suspect[site] = reason
         return False
 
     def _check(self, site: str, shareable: Shareable, fl_ctx: FLContext) -> tuple[dict, dict[str, Tensors]]:

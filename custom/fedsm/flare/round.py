@@ -71,7 +71,7 @@ class Round:
     def _task(self) -> TaskSpec:
         run, names = self._run, self._names
         return TaskSpec(
-            f"round {self._number}", exchange.TRAIN, self._number, run.trained_by(self._number), run.job.min_sites,
+            f"round {self._number}", exchange.TRAIN, self._number, run.sites_to_train(self._number), run.job.min_sites,
             names,
             payload=lambda site: {name: run.tracks[name].payload(TRAIN, site) for name in names},
         )  # fmt: skip

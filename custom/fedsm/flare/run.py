@@ -86,7 +86,7 @@ class Run:
         """The sites that can be given a task."""
         return [site for site in self.here if site in self.aggregator.registry.images]
 
-    def trained_by(self, number: int) -> list[str]:
+    def sites_to_train(self, number: int) -> list[str]:
         """The sites that are asked to train in a round: those of `registered_here` that are not in quarantine."""
         return [site for site in self.registered_here() if self.quarantine.until(site, number) is None]
 

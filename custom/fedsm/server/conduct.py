@@ -4,9 +4,9 @@
     cosine_k = <u_k, m_k> / (||u_k|| ||m_k||),      m_k = 1 / (K - 1) sum_{j != k} u_j
 
 over the updates of one round, as they were sent; the cosine does not depend on their lengths. It needs the products of
-all pairs, and so all updates at once. They are not kept for that: a sample of 65,536 entries of each is, 256 KB. The
+all pairs, and so all updates at once. They are not kept for that: a sample of 16,384 entries of each is, 64 KB. The
 entries are drawn once in a run, by a seed that stays at the server (a site that knew them could behave there alone) and
-in its checkpoint. Where an update has no more entries the cosine is exact, otherwise it is off by about 0.004 if the
+in its checkpoint. Where an update has no more entries the cosine is exact, otherwise it is off by about 0.008 if the
 change is spread over the network. A random projection would be as good, but reads every entry once more.
 
 Cosines are judged only of networks that all sites change for the same images (`ServerTrack.shared`), and only where at
@@ -35,10 +35,11 @@ from fedsm.core.rounds import WINDOW
 from fedsm.core.tensors import Tensors
 from fedsm.server.guard import norm_groups
 
-SAMPLE = 64 * 1024  # entries of an update that are compared
+SAMPLE = 16 * 1024  # entries of an update that are compared
 _FEW = 4  # sites: fewer have no majority
 _GAP, _PART, _TIMES, _RISE = 0.5, 0.5, 2.0, 0.1
 _DIGITS = 4
+Plan = dict[str, torch.Tensor]
 Row = dict[str, dict[str, dict[str, float | None]]]  # norm group -> site -> `norm` and `cosine`
 
 
@@ -47,26 +48,33 @@ def new_seed() -> int:
     return secrets.randbits(62)
 
 
-def sample(tensors: Tensors, seed: int) -> torch.Tensor:
-    """Some of the float entries, the same for all updates of one shape: all of them where they are few."""
-    floats = [tensors[key] for key in sorted(tensors) if tensors[key].is_floating_point()]
-    total = sum(value.numel() for value in floats)
-    if total <= SAMPLE:
-        return torch.cat([value.reshape(-1).double() for value in floats]) if floats else torch.zeros(0)
-    rows = torch.randint(total, (SAMPLE,), generator=torch.Generator().manual_seed(seed)).unique()
-    found, start = [], 0
-    for value in floats:
-        end = start + value.numel()
-        low, high = torch.searchsorted(rows, torch.tensor([start, end])).tolist()
-        found.append(value.reshape(-1)[rows[low:high] - start].double())
-        start = end
-    return torch.cat(found)
+def drawn(template: Tensors, seed: int) -> Plan:
+    """The entries that are compared, of all updates of this shape: key -> places in the flat tensor.
+
+    All float entries where they are few. Entries of tensors that no place fell into are left out.
+    """
+    sizes = {key: template[key].numel() for key in sorted(template) if template[key].is_floating_point()}
+    total, start, plan = sum(sizes.values()), 0, {}
+    rows = torch.arange(total)
+    if total > SAMPLE:
+        rows = torch.randint(total, (SAMPLE,), generator=torch.Generator().manual_seed(seed)).unique()
+    for key, size in sizes.items():
+        places = rows[(rows >= start) & (rows < start + size)] - start
+        if len(places):
+            plan[key] = places
+        start += size
+    return plan
+
+
+def sample(tensors: Tensors, plan: Plan) -> torch.Tensor:
+    """The entries of an update."""
+    return torch.cat([torch.take(tensors[key], places).float() for key, places in plan.items()] or [torch.zeros(0)])
 
 
 def cosines(samples: torch.Tensor) -> list[float | None]:
     """Each row's cosine to the mean of the other rows; None where one of them is zero or there are no others."""
     count = len(samples)
-    products = samples @ samples.T
+    products = samples.double() @ samples.double().T
     squares, sums = products.diagonal(), products.sum(1)
     to_others = sums - squares
     others = (products.sum() - 2 * sums + squares).clamp(min=0)
@@ -86,6 +94,7 @@ class Conduct:
 
     def __init__(self, seed: int):
         self._seed = seed
+        self._plans: dict[str, Plan] = {}
         self.begin()
 
     def begin(self) -> None:
@@ -93,11 +102,16 @@ class Conduct:
         self._samples: dict[str, dict[str, torch.Tensor]] = {}  # norm group -> site -> sample
         self._norms: dict[str, dict[str, float]] = {}
 
-    def note(self, site: str, tracks: Mapping[str, Tensors], norms: Mapping[str, float]) -> None:
-        """Notes a good answer, as it was sent."""
+    def note(
+        self, site: str, tracks: Mapping[str, Tensors], templates: Mapping[str, Tensors], norms: Mapping[str, float]
+    ) -> None:
+        """Notes a good answer, as it was sent; the templates say what is a float, whatever a site made of it."""
         for name, tensors in tracks.items():
+            wanted = norm_groups(name, templates[name])
             for group, held in norm_groups(name, tensors).items():
-                self._samples.setdefault(group, {})[site] = sample(held, self._seed)
+                if group not in self._plans:
+                    self._plans[group] = drawn(wanted[group], self._seed)
+                self._samples.setdefault(group, {})[site] = sample(held, self._plans[group])
                 self._norms.setdefault(group, {})[site] = norms.get(group, 0.0)
 
     def close(self) -> Row:

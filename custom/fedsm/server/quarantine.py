@@ -51,7 +51,7 @@ class Quarantine:
         if not self._most:
             return {}
         new: dict[str, int] = {}
-        for site in sorted({*answered, *warned}, key=here.index):
+        for site in sorted({*answered, *warned} & set(here), key=here.index):
             entry = self._state.setdefault(site, {"warned": 0})
             entry["warned"] = entry["warned"] + 1 if site in warned else max(0, entry["warned"] - 1)
             left = [other for other in here if other != site and self.until(other, number + 1) is None]
