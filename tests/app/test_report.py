@@ -21,7 +21,7 @@ from tests.helpers.small_jobs import SITES
 
 SECTIONS = [
     "How to read it", "Scores", "Training", "Gamma", "Models and sites", "Selector", "Feature map", "Loss surface",
-    "Overlays", "Cost",
+    "Overlays", "Conduct", "Cost",
 ]  # fmt: skip
 SMALL = [
     "--task", "retinal", "--size", "32", "--batch-size", "4", "--rounds", "2", "--set", "task.unet.channels=[4,8,16]",

@@ -14,6 +14,14 @@ def test_cosines_by_hand():
     assert found[0] == pytest.approx(-(0.5**0.5)) and found[2] == pytest.approx(-(0.5**0.5)) and found[1] is None
 
 
+def test_lengths_do_not_matter():
+    """Two long updates against three: the three agree with each other, the two do not. (1, 0) has the others' sum
+    (2 - 2, 0) = 0 and so no cosine with three against two, (1, 0) with four against two has 1."""
+    three = torch.tensor([[1.0, 0.0]] * 3 + [[-1000.0, 0.0]] * 2)
+    assert cosines(three) == [None, None, None, -1.0, -1.0]
+    assert cosines(torch.cat([three[:1], three])) == [1.0] * 4 + [-1.0] * 2
+
+
 def test_cosines_at_their_limits():
     alike = torch.tensor([[1.0, 2.0], [3.0, 6.0], [0.5, 1.0]], dtype=torch.float64)
     assert cosines(alike) == pytest.approx([1, 1, 1])

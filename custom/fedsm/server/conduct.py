@@ -1,9 +1,10 @@
 """How each site's updates compare with those of the others, and what a person should look at.
 
     norm_k   = ||u_k||
-    cosine_k = <u_k, m_k> / (||u_k|| ||m_k||),      m_k = 1 / (K - 1) sum_{j != k} u_j
+    cosine_k = <u_k, m_k> / (||u_k|| ||m_k||),      m_k = sum_{j != k} u_j / ||u_j||
 
-over the updates of one round, as they were sent; the cosine does not depend on their lengths. It needs the products of
+over the updates of one round, as they were sent. Lengths do not matter, the others' neither: two long updates would
+else be the mean, and the honest ones against it. It needs the products of
 all pairs, and so all updates at once. They are not kept for that: a sample of 16,384 entries of each is, 64 KB. The
 entries are drawn once in a run, by a seed that stays at the server (a site that knew them could behave there alone) and
 in its checkpoint. Where an update has no more entries the cosine is exact, otherwise it is off by about 0.008 if the
@@ -72,9 +73,10 @@ def sample(tensors: Tensors, plan: Plan) -> torch.Tensor:
 
 
 def cosines(samples: torch.Tensor) -> list[float | None]:
-    """Each row's cosine to the mean of the other rows; None where one of them is zero or there are no others."""
+    """Each row's cosine to the mean direction of the other rows; None where it or that mean is zero."""
     count = len(samples)
-    products = samples.double() @ samples.double().T
+    directions = torch.nn.functional.normalize(samples.double(), dim=1)
+    products = directions @ directions.T
     squares, sums = products.diagonal(), products.sum(1)
     to_others = sums - squares
     others = (products.sum() - 2 * sums + squares).clamp(min=0)

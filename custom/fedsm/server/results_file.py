@@ -102,7 +102,8 @@ class UpdateConduct(Described):
 
     norm: float = Field(description="Its norm, as it was sent.")
     cosine: Score = Field(
-        description="Its cosine to the mean of the others' updates, from a sample of entries; null without others."
+        description="Its cosine to the mean direction of the others' updates, from a sample of entries; null without"
+        " others."
     )
 
 
