@@ -66,6 +66,14 @@ class SiteNotes(Described):
     last_reason: str = Field(description="The reason for the last one.")
 
 
+class Quarantined(Described):
+    """A site whose updates are not merged for some rounds."""
+
+    site: str = Field(description="The site.")
+    until: int = Field(description="The last round in which it is not asked.")
+    reason: str = Field(description="The last warning.")
+
+
 class TrackScore(Described):
     """A validation score."""
 
@@ -95,6 +103,7 @@ class JobStatus(Described):
     missing: dict[Site, str] = Field(default={}, description="The sites that did not, and why.")
     refused: list[SiteNotes] = Field(default=[], description="Sites whose answers were refused, in the whole run.")
     warned: list[SiteNotes] = Field(default=[], description="Sites whose answers were taken with a warning.")
+    quarantined: list[Quarantined] = Field(default=[], description="Sites that are in quarantine now.")
     validation: list[TrackScore] = Field(default=[], description="The newest validation scores.")
     seconds_left: float | None = Field(default=None, description="Guess of the training time left, while it trains.")
     reason: str | None = Field(

@@ -43,6 +43,7 @@ def progress(events: list[dict]) -> dict[str, Any]:
     found |= {kind: _notes(events, kind) for kind in ("refused", "warned")}
     if rows := [e for e in events if e["event"] == "round"]:
         found |= {key: rows[-1][key] for key in ("round", "answered", "missing")}
+        found["quarantined"] = _resting(events, found["round"])
         scores: dict[str, float] = next((e["score"] for e in reversed(rows) if e["score"]), {})
         found["validation"] = [{"track": t, "measure": started["scores"][t], "value": v} for t, v in scores.items()]
         if found["state"] == "training":
@@ -58,6 +59,12 @@ def _notes(events: list[dict], kind: str) -> list[dict]:
         if event["event"] == kind:
             noted.setdefault(event["site"], []).append(event["reason"])
     return [{"site": site, "times": len(why), "last_reason": why[-1]} for site, why in noted.items()]
+
+
+def _resting(events: list[dict], last: int) -> list[dict]:
+    """The sites that are in quarantine after round `last`; a run that went back may have told of one twice."""
+    newest = {e["site"]: {k: e[k] for k in ("site", "until", "reason")} for e in events if e["event"] == "quarantined"}
+    return [entry for entry in newest.values() if entry["until"] > last]
 
 
 def summary(events: list[dict]) -> str:
@@ -97,6 +104,10 @@ def _progress_line(job: JobStatus) -> str:
     parts += [f"{site} missing: {why}" for site, why in job.missing.items()]
     for kind, notes in (("refused", job.refused), ("warned", job.warned)):
         parts += [f"{note.site} {kind} {note.times} times (last: {note.last_reason})" for note in notes]
+    parts += [
+        f"{q.site} in quarantine until round {q.until} ({q.reason}); for good: `fedsm forget {q.site} RUN`"
+        for q in job.quarantined
+    ]
     parts += [
         f"validation {s.measure} {s.track} {'-' if s.value is None else f'{s.value:.3f}'}" for s in job.validation
     ]

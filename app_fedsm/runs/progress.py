@@ -43,6 +43,9 @@ def show(bar: tqdm, event: dict) -> str | None:
     if kind in ("refused", "warned"):
         line = f"round {event['round']}: site {event['site']} {kind}: {event['reason']}"
         bar.write(one_line(line, 2000), sys.stderr)
+    elif kind == "quarantined":
+        line = f"round {event['round']}: site {event['site']} in quarantine until round {event['until']}"
+        bar.write(one_line(f"{line}: {event['reason']}", 2000), sys.stderr)
     elif kind == _STARTED:  # the sites load torch and their images, and register
         _set_phase(bar, "starting the sites", event["round"])
     elif kind == _REGISTERED:

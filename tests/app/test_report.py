@@ -21,7 +21,7 @@ from tests.helpers.small_jobs import SITES
 
 SECTIONS = [
     "How to read it", "Scores", "Training", "Gamma", "Models and sites", "Selector", "Feature map", "Loss surface",
-    "Overlays", "Cost",
+    "Overlays", "Conduct", "Cost",
 ]  # fmt: skip
 SMALL = [
     "--task", "retinal", "--size", "32", "--batch-size", "4", "--rounds", "2", "--set", "task.unet.channels=[4,8,16]",
@@ -101,7 +101,7 @@ def test_every_section_and_figure_is_there(report):
     kinds = {name.split("_")[0] for name in names}
     assert kinds == {
         "curves", "gamma", "selection", "candidates", "pull", "confusion", "reliability", "tsne", "surface",
-        "patient-images", "costs",
+        "patient-images", "conduct", "costs",
     }  # fmt: skip
     assert text.count("<figure>") == len(names)
     assert sum(n.startswith("surface_") for n in names) == 2 * len(SITES)

@@ -38,7 +38,7 @@ def run(tmp_path_factory, data_root) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(record, "MOST_NOTES", 1)
         settings = small_settings(
-            rounds=2, blend=True, min_sites=1, selection="best", personal_mix=[0.5],
+            rounds=2, blend=True, min_sites=1, selection="best", personal_mix=[0.5], quarantine=1,
             overrides=["tracks.personal.pull=similarity"],
         )  # fmt: skip
         folder = tmp_path_factory.mktemp("run")

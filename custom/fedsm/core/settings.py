@@ -20,6 +20,7 @@ from fedsm.core.limits import (
     MOST_PIXELS,
     MOST_RATE,
     MOST_SHARES,
+    MOST_SITES,
 )
 from fedsm.core.model import EXPECTED, Settings, Switch
 from fedsm.core.secure_settings import SecureSum, as_secure_sum
@@ -30,6 +31,7 @@ NORM_CHECKS: tuple[str, ...] = get_args(NormCheck)
 Selection = Literal["best", "algorithm2"]
 Loss = Literal["dice", "dice+ce"]
 SiteWeights = Literal["images", "equal"]
+Aggregation = Literal["mean", "trimmed_mean", "median", "multi_krum", "geometric_median"]
 GAMMAS = (0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.999, 1.0)
 SHARES = (0.0, 0.2, 0.4, 0.6, 1.0)
 DELTAS = (0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0)
@@ -131,6 +133,16 @@ class JobSettings(Settings):
         default=2.0, ge=1, le=MOST_FACTOR,
         description="Most that one site weighs in an average, as a multiple of the median site's number of images.",
     )  # fmt: skip
+    aggregation: Aggregation = Field(
+        default="mean",
+        description="How the sites' updates of a shared network become one, and the others' models the one that"
+        " SoftPull pulls towards: the `mean` (the paper's), or a rule that withstands sites whose updates may be"
+        " anything. All but the mean need a higher `min_sites` and more memory at the server.",
+    )
+    outliers: int = Field(
+        default=1, ge=0, le=MOST_SITES // 2,
+        description="How many sites `trimmed_mean` and `multi_krum` withstand. 0 is the mean.",
+    )  # fmt: skip
     norm_check: NormCheck = Field(
         default="clip",
         description="What is done about an update whose norm is far from the others': `clip` (scale it down to the"
@@ -146,6 +158,14 @@ class JobSettings(Settings):
         json_schema_extra={EXPECTED: "true, false, or settings (clip, bits, wait)"},
         description="Sum the sites' updates under masks, so that the server sees no single one; see below. It needs"
         " `norm_check: off` and `min_sites` of at least 3. SoftPull's personal models stay at their sites then.",
+    )
+    quarantine: int = Field(
+        default=0, ge=0, le=1000,
+        description="After so many warnings (a norm far from the others', an update against theirs, a refused answer; a"
+        " round without one takes one off) a site's updates are not merged for `quarantine_rounds` rounds. 0: never.",
+    )  # fmt: skip
+    quarantine_rounds: int = Field(
+        default=5, ge=1, le=100_000, description="Rounds after which a site in quarantine is asked again."
     )
     gammas: list[Annotated[float, Field(ge=0, le=1)]] = Field(
         default=list(GAMMAS), min_length=1, max_length=MOST_GAMMAS,

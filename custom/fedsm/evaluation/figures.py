@@ -45,6 +45,23 @@ def curves(run: Run, track: str, colours: dict[str, str], centralized: list[Run]
     return figure
 
 
+def conduct(run: Run, track: str, colours: dict[str, str]) -> Figure:
+    """Norm of each site's update of a track, and its cosine to the others' mean: one line per site."""
+    figure, (above, below) = new_figure(height=4.8, rows=2)
+    rows = run.history()
+    for axes, key in ((above, "cosine"), (below, "norm")):
+        for site in run.sites:
+            found = [row.get("conduct", {}).get(track, {}).get(site, {}).get(key) for row in rows]
+            values = [math.nan if value is None else value for value in found]
+            axes.plot([row["round"] for row in rows], values, color=colours[site], label=site, linewidth=1.2)
+    above.axhline(0, color=INK, linewidth=0.8)
+    _whole_rounds(above, below)
+    above.set(ylabel="cosine to the others", ylim=(-1.05, 1.05))
+    below.set(xlabel="round", ylabel="norm of the update", yscale="log")
+    add_legend(figure, above)
+    return figure
+
+
 def _whole_rounds(*axes: Any) -> None:
     """Ticks of rounds are whole numbers, also where there are few of them."""
     for one in axes:

@@ -72,7 +72,7 @@ class Report:
         methods = ", ".join(dict.fromkeys(run.results["method"] for run in self._all))
         sections = [
             self._notes(), self._summary(), self._training(), self._gamma(), self._selection(), self._selector(),
-            self._map(), self._surface(), self._overlays(), self._costs(),
+            self._map(), self._surface(), self._overlays(), self._conduct(), self._costs(),
         ]  # fmt: skip
         runs = "1 run" if len(self._all) == 1 else f"{len(self._all)} runs"
         subtitle = f"{runs}, {len(self._sites)} sites. Not a medical device: for research only."
@@ -214,14 +214,37 @@ class Report:
                 ]
         if len(parts) == 2:
             parts.append(paragraph("Every site answered in every round."))
-        parts += [conduct for run in self._runs if (conduct := tables.conduct_table(run))]
         return Section("Cost", parts)
+
+    def _conduct(self) -> Section:
+        if not self._runs:
+            return Section("Conduct", [absent("a centralized run has no updates")])
+        intro = paragraph(
+            "How each site's updates compare with those of the others. A cosine near that of the other sites is usual;"
+            " one far below them, round after round, is a site that learns something else: other labels, damaged"
+            " images, or an attack. Networks that are a site's own (personal) are pulled towards the others and train"
+            " away from them again, so their cosines are low at every site. What to do: look at the site's images and"
+            " labels with it (`fedsm data check`). The setting `quarantine` leaves a site out for some rounds,"
+            " `fedsm forget` for good."
+        )
+        parts = [intro]
+        for run in self._runs:
+            tracks = list(dict.fromkeys(track for row in run.history() for track in row.get("conduct", {})))
+            drawn = [
+                self._draw(draw.conduct(run, track, self._colours), "conduct", run, track, caption=f"track {track}")
+                for track in tracks
+            ]
+            shown = [tables.quarantine_table(run), tables.conduct_table(run), tables.updates_table(run)]
+            parts += [figures(drawn)] if drawn else []
+            parts += [table for table in shown if table]
+        return Section("Conduct", parts)
 
     def _notes(self) -> Section:
         intro = paragraph(
             "Scores compares the models on test images that no model was trained on. Training shows how the models got"
             " there; Gamma, Models and sites, Selector and Feature map show how the super model chooses a model for an"
-            " image. Cost says what a round took, and which sites were missing."
+            " image. Conduct compares the sites' updates, and lists warnings. Cost says what a round took, and which"
+            " sites were missing."
         )
         return Section("How to read it", [intro, glossary(_WORDS)])
 

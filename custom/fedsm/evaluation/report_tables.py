@@ -8,6 +8,7 @@ from statistics import median
 
 from markupsafe import Markup
 
+from fedsm.core.natural_order import natural_key
 from fedsm.core.spread import spread_cells
 from fedsm.core.tables import html_table
 from fedsm.evaluation.figures import bytes_per_round
@@ -139,6 +140,28 @@ def conduct_table(run: Run) -> Markup | None:
     rows += [[site, "not listed", str(n), _DASH, _DASH] for site, n in run.results.get("uncounted", {}).items()]
     head = ["site", "what", "times", "rounds", "why (the first of them)"]
     return html_table(head, rows, f"{run.name}: answers refused, or accepted with a warning") if rows else None
+
+
+def updates_table(run: Run) -> Markup | None:
+    """Each site's updates over the rounds: median norm and cosine of each track; None where nothing is known."""
+    found: dict[tuple[str, str], list[dict]] = {}
+    for row in run.history():
+        for track, by_site in row.get("conduct", {}).items():
+            for site, entry in by_site.items():
+                found.setdefault((track, site), []).append(entry)
+    rows = []
+    for (track, site), entries in sorted(found.items(), key=lambda item: (item[0][0], natural_key(item[0][1]))):
+        cosines = [entry["cosine"] for entry in entries if entry["cosine"] is not None]
+        middle, low = (number(of(cosines), 2) if cosines else _DASH for of in (median, min))
+        rows.append([track, site, str(len(entries)), f"{median(e['norm'] for e in entries):.3g}", middle, low])
+    head = ["track", "site", "updates", "median norm", "median cosine to the others", "lowest cosine"]
+    return html_table(head, rows, f"{run.name}: the sites' updates") if rows else None
+
+
+def quarantine_table(run: Run) -> Markup | None:
+    """The sites that went into quarantine, when and why; None if there were none."""
+    rows = [[q["site"], f"{q['round'] + 1} to {q['until']}", q["reason"]] for q in run.results.get("quarantined") or []]
+    return html_table(["site", "rounds without it", "why"], rows, f"{run.name}: sites in quarantine") if rows else None
 
 
 def _without_numbers(reason: str) -> str:

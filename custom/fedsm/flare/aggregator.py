@@ -25,10 +25,11 @@ from fedsm.flare.identity import sender_of, sender_problem
 from fedsm.flare.task import TaskResults, TaskSpec
 from fedsm.server import checks
 from fedsm.server.checks import Refused
+from fedsm.server.conduct import Conduct, Row
 from fedsm.server.examiner import Examined, Examiner
 from fedsm.server.guard import NormGuard
 from fedsm.server.registry import Registry
-from fedsm.tracks.base import Phase, ServerTrack
+from fedsm.tracks.base import TRAIN, Phase, ServerTrack
 
 REFUSED, WARNED = "refused", "warned"
 
@@ -57,7 +58,7 @@ class SoftPullAggregator(Aggregator):
 
     def bind(
         self, tracks: dict[str, ServerTrack], sites: list[str], settings: JobSettings, norms: dict | None = None,
-        tell: Callable[[str, str, str], object] = lambda kind, site, reason: None,
+        tell: Callable[[str, str, str], object] = lambda kind, site, reason: None, conduct_seed: int = 0,
     ) -> None:  # fmt: skip
         """Gives the aggregator the job's tracks and sites. Called once, by the controller.
 
@@ -67,6 +68,7 @@ class SoftPullAggregator(Aggregator):
             settings: the job's settings.
             norms: the norms of earlier rounds, which the guard goes on with; they are changed.
             tell: called with `refused` or `warned`, the site and the reason.
+            conduct_seed: draws the entries by which updates are compared; see `server/conduct.py`.
         """
         self.tracks = tracks
         self.sites = sites
@@ -74,6 +76,7 @@ class SoftPullAggregator(Aggregator):
         self._max_images = settings.max_images
         self._secure = settings.secure_sum is not None
         self._examiner = Examiner(NormGuard(settings.norm_check, settings.norm_factor, norms))
+        self._conduct = Conduct(conduct_seed)
         self._tell = tell
 
     def begin(self, spec: TaskSpec) -> TaskResults:
@@ -83,6 +86,7 @@ class SoftPullAggregator(Aggregator):
         self._phase = checks.phase_of(spec.task)
         self._playing = {n: t for n, t in self.tracks.items() if spec.tracks is None or n in spec.tracks}
         self._examiner.begin()
+        self._conduct.begin()
         intake.expect(checks.most_bytes(self._templates()))
         return self.results
 
@@ -124,6 +128,9 @@ class SoftPullAggregator(Aggregator):
         for reason in examined.warnings:
             self.log_warning(fl_ctx, f"fedsm round={self._spec.number} site={site} warned: {reason}")
             self._tell(WARNED, site, reason)
+            self.results.suspect[site] = reason
+        if self._phase == TRAIN:
+            self._conduct.note(site, tracks, checks.templates_of(self._spec.task, self._playing), examined.sent)
         try:
             self._merge(site, examined.tracks, meta)
         except Exception as e:  # should not happen with a checked answer: the models may be half merged
@@ -149,6 +156,10 @@ class SoftPullAggregator(Aggregator):
         expected = self._spec.expects
         return checks.templates_of(self._spec.task, self._playing) if expected is None else expected
 
+    def conduct(self) -> Row:
+        """How the updates of the open round compare with each other."""
+        return self._conduct.close()
+
     def _merge(self, site: str, tracks: dict[str, Tensors], meta: dict) -> None:
         if self._spec.expects is not None:
             self._spec.take(site, tracks)
@@ -168,6 +179,8 @@ class SoftPullAggregator(Aggregator):
         self.log_error(fl_ctx, f"fedsm round={self._spec.number} site={site} refused: {reason}")
         if answered:
             self._tell(REFUSED, site, reason)
+            if site in self.results.refused:
+                self.results.suspect[site] = reason
         return False
 
     def _check(self, site: str, shareable: Shareable, fl_ctx: FLContext) -> tuple[dict, dict[str, Tensors]]:

@@ -17,6 +17,7 @@ from fedsm.flare.run import Run
 from fedsm.flare.secure_sum import secure_sum
 from fedsm.flare.settle import settle
 from fedsm.flare.task import TaskResults, TaskSpec
+from fedsm.server.conduct import against_the_others, turned_bad
 from fedsm.tracks import playing
 from fedsm.tracks.base import TRAIN
 
@@ -69,6 +70,7 @@ class Round:
 
         # 7. The record and the checkpoint: from here on the round is not lost.
         row = self._record(results, time.monotonic() - started)
+        self._judge(row, results)
         run.checkpoint()
         self._announce(row)
         cleanup_memory()
@@ -76,7 +78,8 @@ class Round:
     def _task(self) -> TaskSpec:
         run, names = self._run, self._names
         return TaskSpec(
-            f"round {self._number}", exchange.TRAIN, self._number, run.registered_here(), run.job.min_sites, names,
+            f"round {self._number}", exchange.TRAIN, self._number, run.sites_to_train(self._number), run.job.min_sites,
+            names,
             payload=lambda site: {name: run.tracks[name].payload(TRAIN, site) for name in names},
             expects={} if run.job.secure_sum else None,  # the updates stay at the sites: see step 5
         )  # fmt: skip
@@ -85,12 +88,29 @@ class Round:
         """Notes who answered, the bytes sent and what was merged; returns the round's row of the history."""
         run = self._run
         others = {s: run.unregistered.get(s, "not registered") if s in run.here else "absent" for s in run.sites}
+        resting = {s: run.quarantine.until(s, self._number) for s in run.registered_here()}
+        others |= {s: f"in quarantine until round {until}" for s, until in resting.items() if until is not None}
         missing = {s: r for s, r in (others | results.missing).items() if s not in results.accepted}
         row = run.record.add_round(self._number, results.accepted, missing, seconds, results.attempts)
         run.record.add_bytes(results.down, results.up)
         shares = run.aggregator.registry.shares()
         run.accepted_log.add(self._number, {site: shares[site] for site in results.accepted}, results.norms)
         return row
+
+    def _judge(self, row: dict, results: TaskResults) -> None:
+        """Compares the sites' updates, scores and losses; warns, and puts into quarantine who was warned too often."""
+        run, number = self._run, self._number
+        row["conduct"] = run.aggregator.conduct()
+        shared = [name for name in self._names if run.tracks[name].shared]
+        against = against_the_others(row["conduct"], shared)
+        run.warn(against)
+        run.warn(turned_bad(run.record.history, shared))
+        suspect = against | results.suspect
+        for site, until in run.quarantine.close(number, results.accepted, set(suspect), run.registered_here()).items():
+            entry = {"round": number, "site": site, "until": until, "reason": suspect[site]}
+            run.record.quarantined.append(entry)
+            run.log_info(f"fedsm round={number} site={site} in quarantine until round {until}: {suspect[site]}")
+            run.progress.tell("quarantined", **entry)
 
     def _announce(self, row: dict) -> None:
         """Writes one log line for each site, one progress line, and the curves of the round before, now complete."""

@@ -20,6 +20,7 @@ from fedsm.flare.task import TaskResults, TaskSpec
 from fedsm.flare.task_runner import GO_ON, TaskRunner
 from fedsm.server.checkpoint import Checkpoints
 from fedsm.server.outcome import best_models
+from fedsm.server.quarantine import Quarantine
 from fedsm.server.record import AcceptedLog, Progress, RunRecord
 from fedsm.server.resume import save
 from fedsm.tracks.base import REGISTER, ServerTrack
@@ -65,7 +66,8 @@ class Run:
     def __post_init__(self) -> None:
         self._warned = {(entry["site"], entry["reason"]) for entry in self.record.warned}
         self._open_task = ("", self.last_round)
-        self.aggregator.bind(self.tracks, self.sites, self.job, self.record.norms, self.note)
+        self.quarantine = Quarantine(self.job, self.record.warnings)
+        self.aggregator.bind(self.tracks, self.sites, self.job, self.record.norms, self.note, self.record.conduct_seed)
         self._runner = TaskRunner(
             self.controller, self.aggregator, self.job, self._common_meta, self.fl_ctx, self.abort_signal
         )
@@ -83,6 +85,10 @@ class Run:
     def registered_here(self) -> list[str]:
         """The sites that can be given a task."""
         return [site for site in self.here if site in self.aggregator.registry.images]
+
+    def sites_to_train(self, number: int) -> list[str]:
+        """The sites that are asked to train in a round: those of `registered_here` that are not in quarantine."""
+        return [site for site in self.registered_here() if self.quarantine.until(site, number) is None]
 
     def run_task(self, spec: TaskSpec) -> TaskResults:
         """Gives the sites a task; see `TaskRunner.run_task`."""

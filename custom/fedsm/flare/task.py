@@ -53,6 +53,7 @@ class TaskResults:
         down: site -> bytes sent to it.
         up: site -> bytes of what it sent.
         norms: site -> norm group -> norm of what was merged.
+        suspect: site -> why its answer was refused for what it held, or taken with a warning.
         attempts: how often it was asked.
         broken: why the models cannot be used any further; empty: they can.
     """
@@ -64,6 +65,7 @@ class TaskResults:
     down: dict[str, int] = field(default_factory=dict)
     up: dict[str, int] = field(default_factory=dict)
     norms: dict[str, dict[str, float]] = field(default_factory=dict)
+    suspect: dict[str, str] = field(default_factory=dict)
     attempts: int = 0
     broken: str = ""
 

@@ -20,11 +20,13 @@ class Examined:
         tracks: track -> its tensors; those that were too long are scaled down.
         norms: norm group -> norm of what will be merged (TRAIN).
         warnings: what a person should know.
+        sent: norm group -> norm of what the site sent (TRAIN).
     """
 
     tracks: dict[str, Tensors]
     norms: dict[str, float] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    sent: dict[str, float] = field(default_factory=dict)
 
 
 class Examiner:
@@ -86,6 +88,7 @@ class Examiner:
             if phase == TRAIN:
                 self._sent.setdefault(site, {}).update(norms)
                 found.norms |= norms
+                found.sent |= norms
             if phase == TRAIN or (phase == DELIVER and _hands_over_networks(track)):
                 for group, norm in norms.items():
                     self._judge_norm(phase, name, group, norm, found)

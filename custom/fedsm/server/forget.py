@@ -71,7 +71,9 @@ class Forgetting:
         with reading(f"the checkpoint in {run / FOLDER}", "copy the run again"):
             self._job = JobSettings.from_dict(self._state["settings"])
             self._record = RunRecord(**self._state["record"], best=self._state["best"])
-            sites, _ = self._record.sites, self._record.images.pop(site, None)
+            sites = self._record.sites
+            for noted in (self._record.images, self._record.warnings):
+                noted.pop(site, None)
         if site not in sites:
             raise UserError(f"site {site!r} is not part of the run in {run}", remedy=f"its sites: {', '.join(sites)}")
         rest = [s for s in sites if s != site]

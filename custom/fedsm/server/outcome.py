@@ -73,6 +73,7 @@ def measurements(record: RunRecord, started: float, start_bytes: int) -> dict:
         "refused": record.refused,
         "warned": record.warned,
         "uncounted": record.uncounted,
+        "quarantined": record.quarantined,
         "wire": dict(record.wire),
         "seconds": {"round": [row["seconds"] for row in record.history], "total": time.monotonic() - started},
         "peak_rss_mb": {"server": round(peak_bytes() / _MB, 1), "server_start": round(start_bytes / _MB, 1)},

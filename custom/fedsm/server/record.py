@@ -12,6 +12,7 @@ from pathlib import Path
 from fedsm.core.files import write_text
 from fedsm.core.shares import trimmed_mean
 from fedsm.server.checkpoint import Checkpoints
+from fedsm.server.conduct import new_seed
 from fedsm.tracks.base import DELIVER, ServerTrack
 
 MOST_NOTES = 50  # refusals and warnings of one site that are kept one by one; the rest is counted
@@ -40,6 +41,10 @@ class RunRecord:
         forgotten: sites that have left for good (`fedsm forget`).
         facts: track -> what it says of itself when its training is over.
         personal_mix: site -> the `share` of the others' models in its own, and in `curve` its Dice at each share.
+        conduct_seed: draws the entries by which updates are compared; see `conduct.py`.
+        warnings: site -> what `Quarantine` counts.
+        quarantined: who went into quarantine: `round`, `site`, `until`, the last round that it is not asked in, and the
+            `reason`.
     """
 
     run_id: str
@@ -55,6 +60,9 @@ class RunRecord:
     forgotten: list[str] = field(default_factory=list)
     facts: dict[str, dict] = field(default_factory=dict)
     personal_mix: dict[str, dict] = field(default_factory=dict)
+    conduct_seed: int = field(default_factory=new_seed)
+    warnings: dict[str, dict[str, int]] = field(default_factory=dict)
+    quarantined: list[dict] = field(default_factory=list)
 
     def to_dict(self) -> dict:
         """Plain values for JSON."""

@@ -97,6 +97,16 @@ class SweepRow(BlendPoint):
     blend: BlendPoint | None = Field(default=None, description="Soft selection, with `--blend`.")
 
 
+class UpdateConduct(Described):
+    """A site's update beside those of the others."""
+
+    norm: float = Field(description="Its norm, as it was sent.")
+    cosine: Score = Field(
+        description="Its cosine to the mean direction of the others' updates, from a sample of entries; null without"
+        " others."
+    )
+
+
 class HistoryRow(Described):
     """One round."""
 
@@ -106,6 +116,9 @@ class HistoryRow(Described):
     loss: dict[Track, dict[Site, Score]] = Field(description="Mean training loss.")
     seconds: float = Field(description="Duration.")
     attempts: int = Field(description="How often it was tried; more than 1 with `round_retries`.")
+    conduct: dict[Track, dict[Site, UpdateConduct]] | None = Field(
+        default=None, description="The updates of each track; the parts of SCAFFOLD's stand apart (`global.control`)."
+    )
     validation: dict[Track, dict[Site, Score]] | None = Field(
         default=None, description="Scores of the models that this round made, at each site."
     )
@@ -165,6 +178,15 @@ class Note(Described):
     task: str = Field(description="What the site was asked for.")
     site: str = Field(description="The site.")
     reason: str = Field(description="Why.")
+
+
+class QuarantineNote(Described):
+    """A site that went into quarantine."""
+
+    round: int = Field(description="The round after which.")
+    site: str = Field(description="The site.")
+    until: int = Field(description="The last round in which it was not asked.")
+    reason: str = Field(description="The last warning.")
 
 
 class Privacy(Described):
@@ -245,6 +267,9 @@ class ResultsFile(Described):
     refused: list[Note] | None = Field(default=None, description="Answers that were not taken, at most 50 per site.")
     warned: list[Note] | None = Field(default=None, description="Answers that were taken with a warning, as many.")
     uncounted: dict[Site, int] | None = Field(default=None, description="How many more of both there were.")
+    quarantined: list[QuarantineNote] | None = Field(
+        default=None, description="Sites that went into [quarantine](../explanation/robust.md#quarantine)."
+    )
     missing_in_evaluation: dict[Site, str] | None = Field(
         default=None, description="Sites that did not test the models, and why."
     )

@@ -28,6 +28,7 @@ from fedsm.tracks.local import LocalClient
 from fedsm.tracks.options import TrackOptions
 from fedsm.tracks.perfedavg import PerFedAvgClient, PerFedAvgOptions
 from fedsm.tracks.pfedme import PFedMeClient, PFedMeOptions, PFedMeServer
+from fedsm.tracks.rules import rule_of
 from fedsm.tracks.scaffold import ScaffoldClient, ScaffoldOptions, ScaffoldServer
 from fedsm.tracks.schedule import rate_factor
 from fedsm.tracks.secure_sum import EQUAL, FINE, NOTHING, SHARE, check_secure_sum
@@ -39,7 +40,7 @@ from fedsm.tracks.selector_gradient import SelectorGradientClient, SelectorGradi
 from fedsm.tracks.selector_statistics import StatisticsClient, StatisticsOptions, StatisticsServer
 from fedsm.tracks.shared_and_personal import SharedAndPersonalServer
 from fedsm.tracks.site_personal import BesideGlobalServer, SitePersonalServer
-from fedsm.tracks.softpull import SoftPullOptions, SoftPullServer
+from fedsm.tracks.softpull import UNIFORM, SoftPullOptions, SoftPullServer
 from fedsm.tracks.softpull_at_site import SoftPullAtSiteClient, SoftPullAtSiteOptions, SoftPullAtSiteServer
 
 _AT_SERVER = (AveragedServer, SoftPullServer)  # U-Nets that travel; what stays at a site is averaged there
@@ -218,12 +219,44 @@ def check_options(settings: JobSettings, n_sites: float = math.inf) -> None:
             known = f"it can be {', '.join(fit)}" if fit else "tracks are global, personal and selector"
             raise UserError(f"track {name!r} cannot be of kind {spec['kind']!r}", remedy=known)
         kind.server.check(settings, _options(name, spec), n_sites)
+    _check_rule(settings)
     if settings.personal_mix and "personal" not in settings.tracks:
         raise UserError(f"personal_mix is about personal models, and {settings.method} has none", remedy="leave it out")
     if settings.personal_mix and selection_rule(settings) not in (None, THRESHOLD):
         raise UserError(
             f"personal_mix would change the models that the selector of {settings.method} has learnt about",
             remedy="leave it out",
+        )
+
+
+def _check_rule(settings: JobSettings) -> None:
+    """Refuses an `aggregation` that this job cannot have.
+
+    Raises:
+        UserError: with the remedy.
+    """
+    rule, word = rule_of(settings), settings.aggregation
+    if not rule.needs_single_updates:
+        return
+    servers = {name: kind_of(name, spec).server for name, spec in settings.tracks.items()}
+    for name, server in servers.items():
+        if server.against_rules:
+            instead = "the selector `statistics`" if name == "selector" else "the method fedavg or fedprox"
+            raise UserError(
+                f"aggregation {word!r} cannot combine what sites send for {settings.tracks[name]['kind']}:"
+                f" {server.against_rules}",
+                remedy=f"{instead}, or aggregation mean",
+            )
+    pulls = any(s is SoftPullServer and _options(n, settings.tracks[n])["pull"] == UNIFORM for n, s in servers.items())
+    if not pulls and not any(server.shared for server in servers.values()):
+        raise UserError(f"no network of {settings.method} is combined over sites", remedy="leave aggregation out")
+    needed = rule.least + pulls
+    if settings.min_sites < needed:
+        whom = f"{rule.least} others of each site" if pulls else f"{rule.least} answers"
+        raise UserError(
+            f"aggregation {word!r} with {settings.outliers} outliers needs {whom} in every round, so min_sites must be"
+            f" at least {needed}, got {settings.min_sites}",
+            remedy=f"set min_sites to {needed}, or choose fewer outliers or another rule",
         )
 
 

@@ -143,6 +143,8 @@ class ServerTrack(ABC):
     """
 
     sums: ClassVar[bool] = False  # whether sites send sums over images instead of changes of a network
+    shared: bool = False  # whether all sites change one network for the same images, so that their changes are alike
+    against_rules: ClassVar[str] = ""  # why only the mean can combine what sites send; empty: any `aggregation` can
 
     def __init__(
         self, name: str, settings: JobSettings, options: Mapping[str, Any], sites: list[str],

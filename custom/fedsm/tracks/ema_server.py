@@ -38,6 +38,7 @@ class AveragedOverRounds(ServerTrack):
     def __init__(self, track: ServerTrack):
         super().__init__(track.name, track.settings, track.options, track.sites, track.tracks)
         self.track = track
+        self.shared = track.shared
         files, momentum = track.files(), self.settings.ema
         self.averages = {model: RoundAverage.before(momentum, files[model]) for model in track.models()}
         self._answered: set[str] = set()

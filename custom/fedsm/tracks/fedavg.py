@@ -15,20 +15,24 @@ from fedsm.core.tensors import Tensors
 from fedsm.nets import build_unet
 from fedsm.nets.first_weights import initial_weights
 from fedsm.tracks.base import TRAIN, Phase, Report, ServerTrack
+from fedsm.tracks.rules import rule_of
 from fedsm.tracks.shared_network import SharedNetwork
 
 
 class AveragedServer(ServerTrack):
-    """One shared U-Net: sites send w_k - w, the server adds the weighted mean of the differences.
+    """One shared U-Net: sites send w_k - w, the server adds the weighted mean of the differences, or what the job's
+    `aggregation` makes of them (`rules.py`).
 
     Sites that did not answer a round take no part: the weights n_k are renormalised over those that did. With no
     answer at all the model stays.
     """
 
+    shared = True
+
     def __init__(self, *args: Any):
         super().__init__(*args)
         first = initial_weights(lambda: build_unet(self.settings.task), self.settings.seed)
-        self.network = SharedNetwork(first, self.sites)
+        self.network = SharedNetwork(first, self.sites, rule_of(self.settings))
 
     @property
     def weights(self) -> Tensors:
@@ -53,4 +57,4 @@ class AveragedServer(ServerTrack):
         return {self.name: self.weights}
 
     def load_files(self, files: dict[str, Tensors]) -> None:
-        self.network = SharedNetwork(files[self.name], self.sites)
+        self.network = SharedNetwork(files[self.name], self.sites, rule_of(self.settings))

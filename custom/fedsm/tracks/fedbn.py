@@ -24,6 +24,7 @@ from fedsm.core.task_settings import TaskSettings
 from fedsm.core.tensors import Batch, Tensors
 from fedsm.nets import build_unet
 from fedsm.tracks.base import TRAIN, Phase, Report
+from fedsm.tracks.rules import rule_of
 from fedsm.tracks.shared_and_personal import SharedAndPersonalServer
 from fedsm.tracks.shared_network import SharedNetwork
 from fedsm.tracks.site_personal import SitePersonalClient
@@ -79,7 +80,7 @@ class FedBNServer(SharedAndPersonalServer):
         super().__init__(*args)
         self._norms = unet_norm_entries(self.settings.task)
         shared = {key: value for key, value in self.weights.items() if key not in self._norms}
-        self.network = SharedNetwork(shared, self.sites)
+        self.network = SharedNetwork(shared, self.sites, rule_of(self.settings))
 
     def payload(self, phase: Phase, site: str) -> Tensors:
         """u, also after the last round: norm layers alone are not a network."""

@@ -38,6 +38,7 @@ from fedsm.core.state import subtract
 from fedsm.core.tensors import Batch, Tensors
 from fedsm.tracks.base import TRAIN, Phase
 from fedsm.tracks.options import TrackOptions
+from fedsm.tracks.rules import rule_of
 from fedsm.tracks.shared_and_personal import SharedAndPersonalServer
 from fedsm.tracks.shared_network import SharedNetwork
 from fedsm.tracks.site_personal import SitePersonalClient
@@ -103,7 +104,7 @@ class FedRepServer(SharedAndPersonalServer):
     def __init__(self, *args: Any):
         super().__init__(*args)
         body = {key: value for key, value in self.weights.items() if not key.startswith(HEAD)}
-        self.network = SharedNetwork(body, self.sites)
+        self.network = SharedNetwork(body, self.sites, rule_of(self.settings))
 
     def payload(self, phase: Phase, site: str) -> Tensors:
         """The body, also after the last round: a head alone is not a network."""

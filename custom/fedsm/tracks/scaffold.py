@@ -118,8 +118,11 @@ class ScaffoldServer(AveragedServer):
     Sites that did not answer a round take no part in w, and their share of c stays as it was: c remains the mean of
     the c_k of all sites that have ever answered, each weighted by its images at that time. A site that has not answered
     yet has no share. An answer that came too late, or was refused or clipped, breaks this: the site keeps its c_k+, the
-    server never added it, and c is off by (n_k / n) (c_k+ - c_k) from then on.
+    server never added it, and c is off by (n_k / n) (c_k+ - c_k) from then on. So no
+    `aggregation` but the mean is taken: a rule that leaves answers out would do this in every round.
     """
+
+    against_rules = "the control c is the mean of the c_k of all sites, also of those that a rule would leave out"
 
     def __init__(self, *args: Any):
         super().__init__(*args)

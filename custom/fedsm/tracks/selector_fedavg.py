@@ -93,6 +93,7 @@ class SelectorServer(ServerTrack):
     """FedAvg of the selectors. Sites that did not answer a round take no part; with no answer the model stays."""
 
     output_offset: ClassVar[int] = 0  # the output of the first site
+    against_rules = "each site pushes an output of its own, and would be left out as an outlier of the others"
 
     def __init__(self, *args: Any):
         super().__init__(*args)

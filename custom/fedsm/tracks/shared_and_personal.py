@@ -20,6 +20,7 @@ from fedsm.nets import build_unet
 from fedsm.nets.first_weights import initial_weights
 from fedsm.tracks.base import DELIVER, TRAIN, ClientTrack, Phase, Report, ServerTrack
 from fedsm.tracks.learner import Learner, SegmentationLoss
+from fedsm.tracks.rules import rule_of
 from fedsm.tracks.shared_network import SharedNetwork
 from fedsm.tracks.site_networks import DeliveredNetworks, NetworkPerSite
 from fedsm.tracks.site_personal import PersonalNetwork
@@ -101,10 +102,12 @@ class SharedAndPersonalServer(NetworkPerSite, ServerTrack):
     Sites that did not answer a round take no part in its average, and get the newest shared model in their next round.
     """
 
+    shared = True
+
     def __init__(self, *args: Any):
         super().__init__(*args)
         self.delivered = DeliveredNetworks(self.name, self.settings, self.sites)
-        self.network = SharedNetwork(copy(self.delivered.first), self.sites)
+        self.network = SharedNetwork(copy(self.delivered.first), self.sites, rule_of(self.settings))
 
     @property
     def weights(self) -> Tensors:
@@ -136,7 +139,7 @@ class SharedAndPersonalServer(NetworkPerSite, ServerTrack):
         return {self.name: self.weights} | self.delivered.files()
 
     def load_files(self, files: dict[str, Tensors]) -> None:
-        self.network = SharedNetwork(files[self.name], self.sites)
+        self.network = SharedNetwork(files[self.name], self.sites, rule_of(self.settings))
         self.delivered.load_files(files)
 
     def models(self) -> dict[str, list[str]]:

@@ -14,6 +14,9 @@ has made in place of the others' mean: w_{p,k} <- lam * w_{p,k} + (1 - lam) * w_
 of norm layers are not pulled, each site keeps its own (a U-Net whose norm layers have no entries is pulled whole).
 `alone: a` pulls nothing in the last a R of R rounds: lam is 1 there, and each site's model ends with local training,
 from what the pull has made of it. alone = 0 is SoftPull.
+
+The job's `aggregation` takes the place of the mean over the others: w_{p,k} <- lam w_{p,k} + (1 - lam) rule_{j != k}
+w_{p,j}, all of one weight (`rules.py`). With `pull: global` the rule has made the global model already.
 """
 
 from __future__ import annotations
@@ -37,11 +40,12 @@ from fedsm.selectors.similarity import pull_shares, similarities
 from fedsm.tracks.base import TRAIN, Phase, Report, ServerTrack
 from fedsm.tracks.fedbn import unet_norm_entries
 from fedsm.tracks.options import TrackOptions
-from fedsm.tracks.pull_in_place import pull_to_, soft_pull_, weighted_pull_
+from fedsm.tracks.pull_in_place import pull_to_, weighted_pull_
+from fedsm.tracks.rules import rule_of
 from fedsm.tracks.selector_statistics import StatisticsServer
 from fedsm.tracks.site_networks import NetworkPerSite
 
-SIMILARITY, GLOBAL, OWN = "similarity", "global", "own"
+UNIFORM, SIMILARITY, GLOBAL, OWN = "uniform", "similarity", "global", "own"
 _EQUAL = 1e-12  # between shares
 
 
@@ -99,6 +103,7 @@ class SoftPullServer(NetworkPerSite, ServerTrack):
         self.lam = self.options.get("lam", self.settings.task.lam)
         first = initial_weights(lambda: build_unet(self.settings.task), self.settings.seed)
         self.weights = {site: copy(first) for site in self.sites}
+        self._rule = rule_of(self.settings)
         self._answered: set[str] = set()
         self._pulls = True
         self._held = unet_norm_entries(self.settings.task) if self.options["norm"] == OWN else frozenset()
@@ -112,6 +117,12 @@ class SoftPullServer(NetworkPerSite, ServerTrack):
             raise UserError(
                 "softpull's `pull: similarity` compares the sums that a statistics selector has before round 1",
                 remedy="selector `statistics` with the descriptor `image` or `image+random`, or `pull: uniform`",
+            )
+        if options["pull"] == SIMILARITY and rule_of(settings).needs_single_updates:
+            raise UserError(
+                "softpull's `pull: similarity` is a mean with shares of its own, and aggregation"
+                f" {settings.aggregation!r} another rule",
+                remedy="leave one of them out",
             )
 
         order = list(settings.tracks)
@@ -146,7 +157,7 @@ class SoftPullServer(NetworkPerSite, ServerTrack):
             return
         shares = self._shares(sites)
         if shares is None or _all_alike(shares):
-            soft_pull_(models, self.lam, self._held)
+            self._rule.pull(models, self.lam, self._held)
         else:
             weighted_pull_(models, self.lam, shares, self._held)
 

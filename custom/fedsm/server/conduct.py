@@ -1,0 +1,187 @@
+"""How each site's updates compare with those of the others, and what a person should look at.
+
+    norm_k   = ||u_k||
+    cosine_k = <u_k, m_k> / (||u_k|| ||m_k||),      m_k = sum_{j != k} u_j / ||u_j||
+
+over the updates of one round, as they were sent. Lengths do not matter, the others' neither: two long updates would
+else be the mean, and the honest ones against it. It needs the products of
+all pairs, and so all updates at once. They are not kept for that: a sample of 16,384 entries of each is, 64 KB. The
+entries are drawn once in a run, by a seed that stays at the server (a site that knew them could behave there alone) and
+in its checkpoint. Where an update has no more entries the cosine is exact, otherwise it is off by about 0.008 if the
+change is spread over the network. A random projection would be as good, but reads every entry once more.
+
+Cosines are judged only of networks that all sites change for the same images (`ServerTrack.shared`), and only where at
+least four answered. Near its optimum a shared network is pulled apart by honest sites, too, all of them against the
+others' mean; so a cosine is compared with those of the others in its round:
+
+    warned:  cosine_k < 0   and   cosine_k < median_{j != k} cosine_j - 0.5
+
+A site's validation score of a shared model, and its own training loss, are told of once when they turn bad:
+
+    score_k < median_{j != k} score_j / 2,      loss_k > 2 min(loss_k of the five rounds before) + 0.1
+
+These two are also what an honest site with other images, other labels or bad luck looks like. They ask a person to
+look, and count nothing in `quarantine`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from statistics import median
+
+import torch
+
+from fedsm.core.rounds import WINDOW
+from fedsm.core.tensors import Tensors
+from fedsm.server.guard import norm_groups
+
+SAMPLE = 16 * 1024  # entries of an update that are compared
+_FEW = 4  # sites: fewer have no majority
+_GAP, _PART, _TIMES, _RISE = 0.5, 0.5, 2.0, 0.1
+_DIGITS = 4
+Plan = dict[str, torch.Tensor]
+Row = dict[str, dict[str, dict[str, float | None]]]  # norm group -> site -> `norm` and `cosine`
+
+
+def new_seed() -> int:
+    """Where the entries that are compared are drawn from: nobody else can know it."""
+    return secrets.randbits(62)
+
+
+def drawn(template: Tensors, seed: int) -> Plan:
+    """The entries that are compared, of all updates of this shape: key -> places in the flat tensor.
+
+    All float entries where they are few. Entries of tensors that no place fell into are left out.
+    """
+    sizes = {key: template[key].numel() for key in sorted(template) if template[key].is_floating_point()}
+    total, start, plan = sum(sizes.values()), 0, {}
+    rows = torch.arange(total)
+    if total > SAMPLE:
+        rows = torch.randint(total, (SAMPLE,), generator=torch.Generator().manual_seed(seed)).unique()
+    for key, size in sizes.items():
+        places = rows[(rows >= start) & (rows < start + size)] - start
+        if len(places):
+            plan[key] = places
+        start += size
+    return plan
+
+
+def sample(tensors: Tensors, plan: Plan) -> torch.Tensor:
+    """The entries of an update."""
+    return torch.cat([torch.take(tensors[key], places).float() for key, places in plan.items()] or [torch.zeros(0)])
+
+
+def cosines(samples: torch.Tensor) -> list[float | None]:
+    """Each row's cosine to the mean direction of the other rows; None where it or that mean is zero."""
+    count = len(samples)
+    directions = torch.nn.functional.normalize(samples.double(), dim=1)
+    products = directions @ directions.T
+    squares, sums = products.diagonal(), products.sum(1)
+    to_others = sums - squares
+    others = (products.sum() - 2 * sums + squares).clamp(min=0)
+    found: list[float | None] = []
+    for product, own, other in zip(to_others.tolist(), squares.tolist(), others.tolist(), strict=True):
+        length = (own * other) ** 0.5
+        found.append(max(-1.0, min(1.0, product / length)) if count > 1 and length > 0 else None)
+    return found
+
+
+class Conduct:
+    """Takes note of the updates of one round after the other.
+
+    Args:
+        seed: see `new_seed`.
+    """
+
+    def __init__(self, seed: int):
+        self._seed = seed
+        self._plans: dict[str, Plan] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """Opens a round."""
+        self._samples: dict[str, dict[str, torch.Tensor]] = {}  # norm group -> site -> sample
+        self._norms: dict[str, dict[str, float]] = {}
+
+    def note(
+        self, site: str, tracks: Mapping[str, Tensors], templates: Mapping[str, Tensors], norms: Mapping[str, float]
+    ) -> None:
+        """Notes a good answer, as it was sent; the templates say what is a float, whatever a site made of it."""
+        for name, tensors in tracks.items():
+            wanted = norm_groups(name, templates[name])
+            for group, held in norm_groups(name, tensors).items():
+                if group not in self._plans:
+                    self._plans[group] = drawn(wanted[group], self._seed)
+                self._samples.setdefault(group, {})[site] = sample(held, self._plans[group])
+                self._norms.setdefault(group, {})[site] = norms.get(group, 0.0)
+
+    def close(self) -> Row:
+        """Ends a round: what is kept of it."""
+        row: Row = {}
+        for group, by_site in self._samples.items():
+            found = cosines(torch.stack(list(by_site.values())))
+            for site, cosine in zip(by_site, found, strict=True):
+                rounded = None if cosine is None else round(cosine, _DIGITS)
+                row.setdefault(group, {})[site] = {"norm": self._norms[group][site], "cosine": rounded}
+        self.begin()
+        return row
+
+
+def against_the_others(row: Row, shared: list[str]) -> dict[str, str]:
+    """Sites whose update of a shared network points against the others': site -> what a person should know."""
+    found: dict[str, list[str]] = {}
+    for track in shared:
+        known = {site: by["cosine"] for site, by in row.get(track, {}).items()}
+        numbers = {site: cosine for site, cosine in known.items() if cosine is not None}
+        for site, cosine in numbers.items() if len(numbers) >= _FEW else ():
+            usual = _of_others(numbers, site)
+            if cosine < min(0.0, usual - _GAP):
+                found.setdefault(site, []).append(
+                    f"track {track!r}: its update points against the others' (cosine {cosine:.2f}, theirs {usual:.2f});"
+                    " have its labels looked at (`fedsm data check`)"
+                )
+    return {site: "; ".join(reasons) for site, reasons in found.items()}
+
+
+def turned_bad(history: list[dict], shared: list[str]) -> dict[str, str]:
+    """Sites whose loss, or score of the model that they received, has just turned bad: site -> what to know.
+
+    Args:
+        history: the rows of all rounds; the last one's validation is not known yet.
+        shared: the tracks to look at.
+    """
+    found: dict[str, list[str]] = {}
+    for track in shared:
+        now, before = (_low_scores(row, track) for row in [{}, {}, *history[:-1]][:-3:-1])
+        for site in now.keys() - before.keys():
+            score, usual = now[site]
+            found.setdefault(site, []).append(
+                f"track {track!r}: it scores the shared model {score:.2f}, the others {usual:.2f}; other images, or"
+                " labels by another rule: look at `fedsm data check`"
+            )
+        losses = [row.get("loss", {}).get(track, {}) for row in history]
+        for site, loss in losses[-1].items() if losses else ():
+            earlier = [row[site] for row in losses[-1 - WINDOW : -1] if site in row]
+            if earlier and earlier[-1] <= _limit(earlier[:-1]) and loss > _limit(earlier):
+                found.setdefault(site, []).append(
+                    f"track {track!r}: its training loss rose from {min(earlier):.3g} to {loss:.3g}; have its images"
+                    " looked at if it stays so"
+                )
+    return {site: "; ".join(reasons) for site, reasons in found.items()}
+
+
+def _low_scores(row: dict, track: str) -> dict[str, tuple[float, float]]:
+    """The sites with far lower scores than the others: site -> its score and theirs."""
+    scores: dict[str, float] = row.get("validation", {}).get(track, {})
+    compared = {site: (score, _of_others(scores, site)) for site, score in scores.items() if len(scores) >= _FEW}
+    return {site: (score, usual) for site, (score, usual) in compared.items() if score < _PART * usual}
+
+
+def _limit(losses: list[float]) -> float:
+    """The loss from which one has risen; infinite where nothing is known. Losses may be negative."""
+    return max(min(losses), 0.0) * _TIMES + _RISE if losses else float("inf")
+
+
+def _of_others(values: Mapping[str, float], site: str) -> float:
+    return median(value for other, value in values.items() if other != site)
