@@ -92,7 +92,7 @@ def _encrypted(updates: list[Tensors]) -> tuple[float, float, float, float, np.n
     try:
         import tenseal
     except ImportError as e:
-        raise SystemExit("CKKS needs TenSEAL: pip install --no-deps tenseal") from e
+        raise SystemExit("CKKS needs TenSEAL: pip install --no-deps tenseal==0.3.18") from e
     context = tenseal.context(tenseal.SCHEME_TYPE.CKKS, 8192, coeff_mod_bit_sizes=[60, 40, 40])
     context.global_scale = 2**40
     rows = [fixed_point.flat(update) / len(updates) for update in updates]

@@ -135,6 +135,8 @@ def test_what_cannot_go_with_secure_sum_is_refused_in_words():
     for check in ("clip", "warn", "refuse"):
         refused("norm_check: .* judges them.*secure_sum.clip", overrides=[f"norm_check={check}"])
     refused("min_sites is 2: of two", min_sites=2)
+    refused("aggregation: median needs them.*max_share", method="fedavg", overrides=["aggregation=median"])
+    refused("quarantine judges them.*fedsm forget", overrides=["quarantine=3"])
     refused(r"track 'global' \(scaffold\) needs them", method="scaffold")
     refused("magnifies the small gradients.*bits to 64", selector="gradient")
     refused("`pull: similarity` needs them", overrides=["tracks.personal.pull=similarity"])

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from fedsm.core.errors import UserError
 from fedsm.core.secure_sum.group import FEWEST
 from fedsm.core.settings import JobSettings
+from fedsm.tracks.rules import rule_of
 
 SHARE = "share"  # a site weighs its share in averages
 FINE = "fine share"  # the same, and the server magnifies small numbers: 32 bits round too much
@@ -38,6 +39,16 @@ def check_secure_sum(settings: JobSettings, summed: Mapping[str, str | None]) ->
             f"secure_sum opens no sum of fewer than {FEWEST} updates, and min_sites is {settings.min_sites}:"
             " of two, each site would know the other's",
             remedy=f"set min_sites to {FEWEST} or more",
+        )
+    if rule_of(settings).needs_single_updates:
+        raise UserError(
+            f"secure_sum hides single updates, and aggregation: {settings.aggregation} needs them",
+            remedy="leave aggregation out; what one site can do is bounded by `secure_sum.clip` and `max_share` then",
+        )
+    if settings.quarantine:
+        raise UserError(
+            "secure_sum hides single updates, and quarantine judges them",
+            remedy="leave quarantine out; `fedsm forget` takes out a site for good",
         )
     for name, how in summed.items():
         kind = settings.tracks[name]["kind"]
