@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from fedsm.client.site_file import SiteFile
+from fedsm.client.site_file import PrivacyOfTraining, SiteFile
 from fedsm.core.errors import UserError
 from fedsm.core.yaml_file import read_yaml
 from fedsm.data.dicom.place import FOLDER, KEY, ImportPlace
@@ -57,6 +57,7 @@ class SiteSettings:
     min_patients: int
     trainer: str | None = None
     statistics_privacy: StatisticsPrivacy | None = None
+    dp: PrivacyOfTraining | None = None
 
     @property
     def imports(self) -> ImportPlace:
@@ -113,6 +114,7 @@ def load_site_settings(
         min_patients=file.min_patients or (MIN_PATIENTS if real else 1),
         trainer=file.trainer,
         statistics_privacy=StatisticsPrivacy(**privacy.to_dict()) if (privacy := file.statistics_privacy) else None,
+        dp=file.dp,
     )
 
 

@@ -40,6 +40,7 @@ class RunRecord:
         forgotten: sites that have left for good (`fedsm forget`).
         facts: track -> what it says of itself when its training is over.
         personal_mix: site -> the `share` of the others' models in its own, and in `curve` its Dice at each share.
+        dp: site -> what it said last of the privacy of its training.
     """
 
     run_id: str
@@ -55,6 +56,7 @@ class RunRecord:
     forgotten: list[str] = field(default_factory=list)
     facts: dict[str, dict] = field(default_factory=dict)
     personal_mix: dict[str, dict] = field(default_factory=dict)
+    dp: dict[str, dict] = field(default_factory=dict)
 
     def to_dict(self) -> dict:
         """Plain values for JSON."""
@@ -137,6 +139,10 @@ class RunRecord:
                 losses.setdefault(track, {})[site] = loss
         row = {"round": number, "answered": sorted(answered), "missing": missing, "loss": losses, "seconds": seconds}
         row["attempts"] = attempts
+        private = {site: meta["dp"] for site, meta in answered.items() if "dp" in meta}
+        if private:
+            row["epsilon"] = {site: report["epsilon"] for site, report in private.items()}
+            self.dp |= private
         self.history.append(row)
         return row
 

@@ -174,6 +174,11 @@ def check_options(settings: JobSettings, n_sites: float = math.inf) -> None:
             known = f"it can be {', '.join(fit)}" if fit else "tracks are global, personal and selector"
             raise UserError(f"track {name!r} cannot be of kind {spec['kind']!r}", remedy=known)
         kind.server.check(settings, _options(name, spec), n_sites)
+        if settings.update_privacy and not kind.server.update_private:
+            raise UserError(
+                f"update_privacy cannot hide what a site sends for track {name!r} of kind {spec['kind']!r}",
+                remedy="use a method that shares one network alone (fedavg or fedprox), or leave update_privacy out",
+            )
     if settings.personal_mix and "personal" not in settings.tracks:
         raise UserError(f"personal_mix is about personal models, and {settings.method} has none", remedy="leave it out")
     if settings.personal_mix and selection_rule(settings) not in (None, THRESHOLD):

@@ -121,6 +121,8 @@ class ScaffoldServer(AveragedServer):
     server never added it, and c is off by (n_k / n) (c_k+ - c_k) from then on.
     """
 
+    update_private = False  # c is a second mean, which would need noise of its own
+
     def __init__(self, *args: Any):
         super().__init__(*args)
         with torch.device("meta"):  # only the names matter: no weights, no random numbers
