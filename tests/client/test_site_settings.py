@@ -77,7 +77,7 @@ def test_a_privacy_budget_is_epsilon_unless_told(tmp_path):
 def test_private_training(tmp_path):
     assert load(tmp_path, "data: /a\n").dp is None
     dp = load(tmp_path, "data: /a\ndp: {epsilon: 3, delta: 1e-3}\n").dp
-    assert (dp.epsilon, dp.delta, dp.total, dp.max_grad_norm, dp.noise_multiplier) == (3.0, 1e-3, 3.0, 1.0, None)
+    assert (dp.epsilon, dp.delta, dp.total, dp.max_grad_norm, dp.noise_multiplier) == (3.0, 1e-3, 3.0, 0.1, None)
     assert load(tmp_path, "data: /a\ndp: {epsilon: 3, delta: 1e-3, budget: 9}\n").dp.total == 9.0
 
 

@@ -15,9 +15,9 @@ ONE = 3.730632  # the noise of one Gaussian mechanism with (1, 1e-5): see tests/
 def reference(steps: list[NoisySteps], delta: float) -> float:
     """The epsilon that Google's accountant finds."""
     accountant = PLDAccountant()
-    for noise, rate, count in steps:
-        event = GaussianDpEvent(noise)
-        accountant.compose(PoissonSampledDpEvent(rate, event) if rate < 1 else event, count)
+    for one in steps:
+        event = GaussianDpEvent(one.noise)
+        accountant.compose(PoissonSampledDpEvent(one.rate, event) if one.rate < 1 else event, one.count)
     return accountant.get_epsilon(delta)
 
 

@@ -71,9 +71,9 @@ class PrivacyOfTraining(Settings):
         description="Probability with which epsilon may not hold; choose it well below 1 / number of patients.",
     )
     max_grad_norm: float = Field(
-        default=1.0, gt=0,
-        description="Largest norm of one image's gradient; longer ones are scaled down. The noise grows with it, and"
-        " Adam's steps do not depend on it as long as most gradients are longer.",
+        default=0.1, gt=0,
+        description="Largest norm of one image's gradient; longer ones are scaled down, and the noise grows with it. It"
+        " should be below most norms: with a Dice loss they were 0.1 to 0.6 on training images of nuclei and breast.",
     )  # fmt: skip
     noise_multiplier: float | None = Field(
         default=None, gt=0, le=1e6,

@@ -5,8 +5,9 @@
 
 Two upper bounds are known: RDP, which composes Renyi divergences (Mironov 2017; Mironov, Talwar, Zhang 2019), and PRV,
 which composes the distributions of the privacy loss numerically (Gopi, Lee, Wutschitz, NeurIPS 2021). PRV is smaller by
-10 to 20 % and adds its own numerical error, here 0.4 % of RDP's bound, which is computed first. Where even RDP's bound
-says that nothing is protected (`_HOPELESS`), it is taken as it is. Neighbours are two data sets of which one lacks a
+10 to 20 % and adds its own numerical error, here 0.4 % of RDP's bound, which is computed first. Where RDP's bound
+says that nothing is protected (`_HOPELESS`), or a job plans more steps than PRV can add up in a site's memory, RDP's
+bound is taken. Neighbours are two data sets of which one lacks a
 person.
 
 Opacus is imported when a site or a job asks for differential privacy, and never else.
@@ -28,6 +29,7 @@ _MOST_NOISE = 1e6  # a noise multiplier beyond this is no training
 _CLOSE = 2e-3  # how close to the smallest noise multiplier, as a part of it; never below it
 _ERROR = 4e-3  # of PRV, as a part of RDP's epsilon
 _HOPELESS = 200.0
+_MOST_STEPS = 10**6  # of PRV, whose memory grows with them: a job decides their number
 _ORDERS = [*range(2, 65), *(2**p for p in range(7, 13))]  # whole ones: others take a hundred times as long
 
 
@@ -99,7 +101,7 @@ def _epsilon(history: tuple[tuple[float, float, int], ...], delta: float) -> flo
     if not history:
         return 0.0
     bound = _rdp(history, delta)
-    if bound > _HOPELESS:
+    if bound > _HOPELESS or sum(count for *_, count in history) > _MOST_STEPS:
         return bound
     prv = accountants().PRVAccountant()
     prv.history = list(history)
