@@ -7,8 +7,7 @@ Two upper bounds are known: RDP, which composes Renyi divergences (Mironov 2017;
 which composes the distributions of the privacy loss numerically (Gopi, Lee, Wutschitz, NeurIPS 2021). PRV is smaller by
 10 to 20 % and adds its own numerical error, here 0.4 % of RDP's bound, which is computed first. Where RDP's bound
 says that nothing is protected (`_HOPELESS`), or a job plans more steps than PRV can add up in a site's memory, RDP's
-bound is taken. Neighbours are two data sets of which one lacks a
-person.
+bound is taken. Neighbours are two data sets of which one lacks what a person adds to the sums; q is the same for both.
 
 Opacus is imported when a site or a job asks for differential privacy, and never else.
 """
