@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 from app_fedsm.experiments.experiment_file import ExperimentFile
-from fedsm.client.site_file import PrivacyOfStatistics, SiteFile
+from fedsm.client.site_file import PrivacyOfStatistics, PrivacyOfTraining, SiteFile
 from fedsm.core.model import Settings, expected
 from fedsm.core.secure_settings import SecureSum
-from fedsm.core.settings import JobSettings
+from fedsm.core.settings import JobSettings, UpdatePrivacy
 from fedsm.core.task_settings import AugmentSettings, LabelCode, SelectorNetSettings, TaskSettings, UNetSettings
 from fedsm.tracks import KINDS
 from fedsm.tracks.options import TrackOptions
@@ -19,7 +19,7 @@ SECTIONS: dict[str, tuple[str, list[tuple[str, type[Settings]]]]] = {
     "Job": (
         "Set them with an option of `fedsm run` and `fedsm job export` (`rounds` is `--rounds`) or with"
         " `--set KEY=VALUE`. They stand in the job's `config_fed_server.json`, and every site checks them again.",
-        [("", JobSettings), ("secure_sum.", SecureSum)],
+        [("", JobSettings), ("secure_sum.", SecureSum), ("update_privacy.", UpdatePrivacy)],
     ),
     "Task": (
         "In a task's YAML file (`--task FILE`), or with `--set task.KEY=VALUE`.",
@@ -38,7 +38,7 @@ SECTIONS: dict[str, tuple[str, list[tuple[str, type[Settings]]]]] = {
     ),
     "Site": (
         "In `fedsm_site.yaml` in the `local/` folder of a site's kit. Nothing of it is sent to the server.",
-        [("", SiteFile), ("statistics_privacy.", PrivacyOfStatistics)],
+        [("", SiteFile), ("statistics_privacy.", PrivacyOfStatistics), ("dp.", PrivacyOfTraining)],
     ),
     "Experiment": (
         "In the YAML file of `fedsm experiment FILE`.",

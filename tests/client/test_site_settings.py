@@ -74,6 +74,13 @@ def test_a_privacy_budget_is_epsilon_unless_told(tmp_path):
         assert load(tmp_path, f"data: /a\nstatistics_privacy: {text}\n").statistics_privacy.total == total
 
 
+def test_private_training(tmp_path):
+    assert load(tmp_path, "data: /a\n").dp is None
+    dp = load(tmp_path, "data: /a\ndp: {epsilon: 3, delta: 1e-3}\n").dp
+    assert (dp.epsilon, dp.delta, dp.total, dp.max_grad_norm, dp.noise_multiplier) == (3.0, 1e-3, 3.0, 0.1, None)
+    assert load(tmp_path, "data: /a\ndp: {epsilon: 3, delta: 1e-3, budget: 9}\n").dp.total == 9.0
+
+
 def test_every_line_of_the_kits_template_can_be_used(tmp_path):
     """With the # taken away, as its reader is told to."""
     template = (Path(app_fedsm.provisioning.__file__).parent / "kit" / "fedsm_site.yaml").read_text()
@@ -139,6 +146,14 @@ def test_environment_variable_serves_where_there_is_no_file(tmp_path, monkeypatc
             "data: /a\nstatistics_privacy: {epsilon: 1, delta: 0.1, colour: 3}\n",
             "line 2: unknown setting 'statistics_privacy.colour'",
         ),
+        (
+            "data: /a\ndp: {epsilon: 2, delta: 0.1, budget: 1}\n",
+            "line 2: dp: budget must be at least epsilon (2), got 1",
+        ),
+        ("data: /a\ndp: {epsilon: 2}\n", "line 2: setting 'dp.delta' is missing"),
+        ("data: /a\ndp: {epsilon: 2, delta: 1}\n", "dp.delta must be a number above 0 and below 1, got 1"),
+        ("data: /a\ndp: {epsilon: 2, delta: 0.1, max_grad_norm: 0}\n", "dp.max_grad_norm must be a number above 0"),
+        ("data: /a\ndp: {epsilon: 2, delta: 0.1, noise_multiplier: .inf}\n", "dp.noise_multiplier must be a number"),
         ("data: /a\ndevice: toaster\n", "device 'toaster'"),
         ("- data\n", "key: value"),
         ("data: [\n", "line 2: is no YAML"),

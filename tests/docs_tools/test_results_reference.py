@@ -14,11 +14,11 @@ from fedsm.evaluation.evaluation_file import EvaluationFile
 from fedsm.flare import exchange
 from fedsm.server import record
 from fedsm.server.results_file import ResultsFile
-from tests.helpers.federation import Federation
+from tests.helpers.federation import Federation, results_of
 from tests.helpers.small_jobs import SITES, SMALL_OPTIONS, small_settings
 
 SETTINGS = ("settings",)  # has a page of its own
-PRIVATE = {"site-1": {"statistics_privacy": {"epsilon": 2.0, "delta": "1e-5"}}}
+PRIVATE = {"site-1": {key: {"epsilon": 2.0, "delta": "1e-5"} for key in ("statistics_privacy", "dp")}}
 
 
 def troubles(site, task, shareable, work):
@@ -83,8 +83,11 @@ def test_results(run, data_root, tmp_path):
     assert results["refused"] and results["warned"] and results["uncounted"], "or the test shows nothing about them"
     settings = centralized_settings(SMALL_OPTIONS | {"rounds": 1})
     centralized = run_centralized(settings, data_root, SITES, tmp_path / "central", None)
-    assert undescribed_and_unseen(ResultsFile, [results, centralized]) == (set(), set())
-    for content in (results, json.loads((tmp_path / "central" / "results.json").read_text())):
+    clipped = {"clip": 1.0, "noise_multiplier": 5.0, "delta": 1e-2}
+    shared = small_settings(method="fedavg", rounds=1, overrides=[f"update_privacy={clipped}"])
+    noisy = results_of(Federation(tmp_path / "noisy", data_root, shared, SITES).run())
+    assert undescribed_and_unseen(ResultsFile, [results, centralized, noisy]) == (set(), set())
+    for content in (results, noisy, json.loads((tmp_path / "central" / "results.json").read_text())):
         ResultsFile.model_validate(content)  # the kinds of values, too
 
 

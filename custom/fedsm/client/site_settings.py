@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from fedsm.client.site_file import SiteFile
+from fedsm.client.site_file import PrivacyOfTraining, SiteFile
 from fedsm.core.errors import UserError
 from fedsm.core.yaml_file import read_yaml
 from fedsm.data.dicom.place import FOLDER, KEY, ImportPlace
@@ -59,6 +59,7 @@ class SiteSettings:
     statistics_privacy: StatisticsPrivacy | None = None
     kit: Path = Path()  # `startup/` of the kit, with the site's certificate
     min_sum: int | None = None
+    dp: PrivacyOfTraining | None = None
 
     @property
     def imports(self) -> ImportPlace:
@@ -117,6 +118,7 @@ def load_site_settings(
         kit=local.parent / "startup",
         min_sum=file.min_sum,
         statistics_privacy=StatisticsPrivacy(**privacy.to_dict()) if (privacy := file.statistics_privacy) else None,
+        dp=file.dp,
     )
 
 

@@ -10,9 +10,10 @@ import torch
 
 from fedsm.client.local_state import LocalState
 from fedsm.client.personal_mix import try_shares
+from fedsm.client.private_training import PrivateTraining
 from fedsm.client.site_settings import SiteSettings
 from fedsm.client.sum_rules import site_sum
-from fedsm.client.sums_guard import release_of
+from fedsm.client.sums_guard import check_sums_private, release_of
 from fedsm.client.work import Aborted, Answer
 from fedsm.core.errors import UserError
 from fedsm.core.limits import shown
@@ -56,6 +57,11 @@ class SiteTrainer:
         self._release = release_of(settings, site, name, self.parts["train"].files)
         self._context = SiteContext(index, len(sites), site.device, self._release)
         self.tracks = client_tracks(settings, self._context)
+        self._private: PrivateTraining | None = None
+        if site.dp:
+            check_sums_private(settings, self._release, name)
+            self._private = PrivateTraining(site.dp, settings, self.parts["train"], site.state_dir, run_id, name)
+            self._private.protect(self.tracks)
         self._local = LocalState(site.state_dir, run_id)
         self._sum = site_sum(settings, site, name, run_id)
         self._state_round: int | None = None  # the round whose moments are in memory
@@ -85,7 +91,8 @@ class SiteTrainer:
             if self._sum:
                 self._sum.keep(number, updates)
                 updates = {}
-            return self._answer(updates, plain | {"reports": reports, "losses": losses})
+            private_loss = {"dp": self._private.report()} if self._private else {}
+            return self._answer(updates, plain | {"reports": reports, "losses": losses} | private_loss)
         if task in (SUM, OPEN) and self._sum:
             hidden = self._sum.mask(meta) if task == SUM else self._sum.open(meta, payload)
             return Answer(hidden, plain, list(hidden))
@@ -141,36 +148,36 @@ class SiteTrainer:
             names: the tracks that take part in this round; None: all.
 
         Returns:
-            updates by track, validation reports by track, mean training loss by track.
+            updates by track, validation reports by track, mean training loss by track. With `dp` there are no losses:
+            they are about the training images, and have no noise.
 
         Raises:
             Aborted: `aborted()` became true.
+            UserError: training diverged, or the site's privacy budget is spent.
         """
+        tracks = self._playing(names)
+        if self._private:
+            self._private.reserve(tracks)
         self._restore(before=number)
         self._state_round = None  # until this round is done: a failed round leaves the moments half updated
         self._context.rate_factor = rate_factor_in(self.settings, number)
-        tracks = self._playing(names)
         reports = self.validate(Phase.TRAIN, payload, tracks)
-        epochs = self.settings.local_epochs
-        n_images = epochs * len(self.parts["train"])
+        n_images = self.settings.local_epochs * len(self.parts["train"])
         for track in tracks.values():
             track.begin(n_images, self.batches("train"))
 
         # Dropout draws from torch's generator: seeded by site and round, it is the same in any process.
         seed_generator(seeded_order(self.settings, self.name, number, -1))
         totals: dict[str, float] = {}
-        for epoch in range(epochs):
-            order = seeded_order(self.settings, self.name, number, epoch)
-            augment_rng = torch.Generator().manual_seed(order)
-            for rows in self.parts["train"].order(self.settings.batch_size, order):
-                if aborted():
-                    raise Aborted
-                images, labels = self.parts["train"].batch(rows, self.device, self.settings.pin_memory)
-                images, labels = augment_batch(images, labels, self.settings.task.augment, augment_rng)
-                for name, track in tracks.items():
-                    loss = track.step(images, labels, rows)
-                    if loss is not None:
-                        totals[name] = totals.get(name, 0.0) + loss * len(images)
+        for rows, augment_rng in self._training_batches(number):
+            if aborted():
+                raise Aborted
+            images, labels = self.parts["train"].batch(rows, self.device, self.settings.pin_memory)
+            images, labels = augment_batch(images, labels, self.settings.task.augment, augment_rng)
+            for name, track in tracks.items():
+                loss = track.step(images, labels, rows)
+                if loss is not None and not self._private:
+                    totals[name] = totals.get(name, 0.0) + loss * len(images)
 
         updates = {name: track.send(Phase.TRAIN) for name, track in tracks.items()}
         state = {name: track.state() for name, track in self.tracks.items()}
@@ -182,6 +189,19 @@ class SiteTrainer:
         self._local.save(number, state)
         self._state_round = number
         return updates, reports, {name: total / n_images for name, total in totals.items()}
+
+    def _training_batches(self, number: int) -> Iterator[tuple[torch.Tensor, torch.Generator]]:
+        """The rows of a round's batches, each with the generator that augments it."""
+        if self._private:
+            augment_rng = torch.Generator().manual_seed(seeded_order(self.settings, self.name, number, 0))
+            for rows in self._private.batches():
+                yield rows, augment_rng
+            return
+        for epoch in range(self.settings.local_epochs):
+            order = seeded_order(self.settings, self.name, number, epoch)
+            augment_rng = torch.Generator().manual_seed(order)
+            for rows in self.parts["train"].order(self.settings.batch_size, order):
+                yield rows, augment_rng
 
     def deliver(
         self, number: int, payload: dict[str, Tensors], names: list[str] | None = None

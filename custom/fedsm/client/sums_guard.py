@@ -12,6 +12,22 @@ from fedsm.selectors.releases import Releases
 from fedsm.tracks import sends_sums
 
 
+def check_sums_private(settings: JobSettings, release: PrivateSums | Releases, name: str) -> None:
+    """Refuses sums without noise at a site whose training is private: they would tell of the same images.
+
+    Raises:
+        UserError: with the remedy.
+    """
+    if sends_sums(settings) and not isinstance(release, PrivateSums):
+        message = "the site's dp does not cover the sums of the statistics selector"
+        raise UserError(
+            message,
+            site=name,
+            remedy="add statistics_privacy to fedsm_site.yaml, or ask for a job without that selector",
+            public=message,
+        )
+
+
 def release_of(
     settings: JobSettings, site: SiteSettings, name: str, files: list[tuple[Path, str]]
 ) -> PrivateSums | Releases:

@@ -24,6 +24,7 @@ MOST_CHANNELS = 64
 MOST_VALUES = 65536  # of masks, in one label
 MASK_VALUES = (-(2**31), 2**31 - 1)
 MOST_STEPS = 1000  # that a track takes for one batch
+MOST_STEPS_OF_RUN = 10**12  # of noisy training, as a site reports them
 MOST_PARAMETERS = 10**9  # of a network: 4 GB; the paper's VGG-11 has 129 million
 _SHOWN = 80
 

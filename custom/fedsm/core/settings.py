@@ -39,6 +39,24 @@ Seconds = Annotated[int, Field(ge=1, le=MONTH)]
 Rate = Annotated[float, Field(gt=0, le=MOST_RATE)]
 
 
+class UpdatePrivacy(Settings):
+    """Differential privacy of whole sites: noise at the server on the mean of clipped updates."""
+
+    errors_are_public: ClassVar[bool] = True
+
+    clip: float = Field(
+        gt=0, le=MOST_FACTOR,
+        description="Largest norm of one site's update; longer ones are scaled down. About the usual norm, which"
+        " `accepted.jsonl` of a run without it shows. It takes the place of `norm_check`.",
+    )  # fmt: skip
+    noise_multiplier: float = Field(
+        gt=0, le=1e6, description="Standard deviation of the noise, divided by what one site can move the mean."
+    )
+    delta: float = Field(
+        gt=0, lt=1, description="Probability with which epsilon may not hold; choose it well below 1 / number of sites."
+    )
+
+
 class JobSettings(Settings):
     """One job: a task, its tracks, and how long and how patiently they are trained."""
 
@@ -209,6 +227,11 @@ class JobSettings(Settings):
         " be tried on its validation images; the best stays, 0 (the model as it was trained) is always tried. Empty:"
         " no mixing.",
     )  # fmt: skip
+    update_privacy: UpdatePrivacy | None = Field(
+        default=None,
+        description="Noise on the shared model that hides whether a site's images were used at all, for methods without"
+        " personal models; see below. Default: no noise.",
+    )
     keep_checkpoints: int = Field(
         default=2, ge=1, le=1000,
         description="Rounds whose checkpoints stay on the server's disk. Two, so that a damaged one costs a round.",

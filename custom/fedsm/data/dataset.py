@@ -59,12 +59,24 @@ class MappedRows:
 class Part:
     """Images (N, C, S, S) float32 in 0..1 and labels (N, L, S, S) uint8 of one part of a site.
 
-    `files` are their image files, each with its patient; empty: unknown.
+    `files` are their image files, each with its patient; empty: unknown. `counts` says how many images each file
+    has; empty: one.
     """
 
     images: torch.Tensor | MappedRows
     labels: torch.Tensor | MappedRows
     files: list[tuple[Path, str]] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+
+    def rows_by_patient(self) -> list[torch.Tensor]:
+        """The rows of each patient's images; where patients are unknown, each image is one of its own."""
+        if not self.files:
+            return list(torch.arange(len(self)).split(1))
+        counts = torch.tensor(self.counts or [1] * len(self.files))
+        owners = torch.arange(len(counts)).repeat_interleave(counts)
+        numbers: dict[str, int] = {}
+        patients = torch.tensor([numbers.setdefault(patient, len(numbers)) for _, patient in self.files])
+        return [torch.nonzero(patients[owners] == number).flatten() for number in numbers.values()]
 
     @property
     def patients(self) -> int:
@@ -154,11 +166,14 @@ def load_site(
         files = [(pairs[i].image, patients[i]) for i in split[part]]
         if entry:
             rows = entry.rows(split[part])
-            parts[part] = Part(MappedRows(entry, entry.images, rows), MappedRows(entry, entry.labels, rows), files)
+            counts = [entry.counts[i] for i in split[part]]
+            parts[part] = Part(
+                MappedRows(entry, entry.images, rows), MappedRows(entry, entry.labels, rows), files, counts
+            )
         else:
             decoded = list(_decode([pairs[i] for i in split[part]], site, settings, cache.workers if cache else 1))
             images, labels = (torch.cat(tensors) for tensors in zip(*decoded, strict=True))
-            parts[part] = Part(images, labels, files)
+            parts[part] = Part(images, labels, files, [len(held) for held, _ in decoded])
     return parts
 
 

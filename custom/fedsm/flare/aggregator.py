@@ -8,6 +8,7 @@ the tracks, because a job may have other tracks than FedSM's, and because they n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -75,8 +76,10 @@ class SoftPullAggregator(Aggregator):
         self.registry = Registry(settings.max_share, settings.site_weights)
         self._max_images = settings.max_images
         self._secure = settings.secure_sum is not None
-        self._examiner = Examiner(NormGuard(settings.norm_check, settings.norm_factor, norms))
         self._conduct = Conduct(conduct_seed)
+        # A verdict that depends on other sites' norms would let one site change what others add.
+        factor = math.inf if settings.update_privacy else settings.norm_factor
+        self._examiner = Examiner(NormGuard(settings.norm_check, factor, norms))
         self._tell = tell
 
     def begin(self, spec: TaskSpec) -> TaskResults:
@@ -236,5 +239,6 @@ class SoftPullAggregator(Aggregator):
             or checks.reports_problem(meta.get("reports", {}), self._playing, images["validation"])
             or (checks.privacy_problem(meta["privacy"]) if "privacy" in meta else None)
             or (checks.key_problem(meta.get("sum_key")) if self._needs_key() or "sum_key" in meta else None)
+            or (checks.dp_problem(meta["dp"]) if "dp" in meta else None)
             or self._spec.meta_problem(site, meta)
         )

@@ -18,8 +18,11 @@ from fedsm.flare.secure_sum import secure_sum
 from fedsm.flare.settle import settle
 from fedsm.flare.task import TaskResults, TaskSpec
 from fedsm.server.conduct import against_the_others, turned_bad
+from fedsm.server.update_loss import update_loss
 from fedsm.tracks import playing
 from fedsm.tracks.base import TRAIN
+
+_TOLD = ("round", "seconds", "answered", "missing", "attempts", "epsilon", "update_epsilon")  # to `progress.jsonl`
 
 
 class Round:
@@ -92,15 +95,24 @@ class Round:
         others |= {s: f"in quarantine until round {until}" for s, until in resting.items() if until is not None}
         missing = {s: r for s, r in (others | results.missing).items() if s not in results.accepted}
         row = run.record.add_round(self._number, results.accepted, missing, seconds, results.attempts)
+        if run.job.update_privacy:
+            row["update_epsilon"] = update_loss(run.job.update_privacy, self._number)["epsilon"]
         run.record.add_bytes(results.down, results.up)
         shares = run.aggregator.registry.shares()
-        run.accepted_log.add(self._number, {site: shares[site] for site in results.accepted}, results.norms)
+        norms = {} if run.job.update_privacy else results.norms  # they would tell what the noise hides
+        run.accepted_log.add(self._number, {site: shares[site] for site in results.accepted}, norms)
         return row
 
     def _judge(self, row: dict, results: TaskResults) -> None:
-        """Compares the sites' updates, scores and losses; warns, and puts into quarantine who was warned too often."""
+        """Compares the sites' updates, scores and losses; warns, and puts into quarantine who was warned too often.
+
+        Not with `update_privacy`: figures about single updates would tell what the noise hides.
+        """
         run, number = self._run, self._number
-        row["conduct"] = run.aggregator.conduct()
+        conduct = run.aggregator.conduct()
+        if run.job.update_privacy:
+            return
+        row["conduct"] = conduct
         shared = [name for name in self._names if run.tracks[name].shared]
         against = against_the_others(row["conduct"], shared)
         run.warn(against)
@@ -117,9 +129,12 @@ class Round:
         run, number = self._run, self._number
         for site in row["answered"]:
             losses = " ".join(f"loss_{t}={by[site]:.4f}" for t, by in row["loss"].items() if site in by)
-            run.log_info(f"fedsm round={number} site={site} accepted {losses}")
+            spent = f"epsilon={row['epsilon'][site]:.4f}" if site in row.get("epsilon", {}) else ""
+            run.log_info(f"fedsm round={number} site={site} accepted {losses}{spent}")
+        if "update_epsilon" in row:
+            run.log_info(f"fedsm round={number} epsilon={row['update_epsilon']:.4f} of every site (update_privacy)")
         entering = run.record.history[number - 2].get("score", {}) if number > 1 else {}
-        told = {key: row[key] for key in ("round", "seconds", "answered", "missing", "attempts")}
+        told = {key: row[key] for key in _TOLD if key in row}
         run.progress.tell("round", score=entering, **told)
         publish_round(row, entering, run.fl_ctx.get_job_id())
         if number > 1:

@@ -20,6 +20,7 @@ from fedsm.preflight.line import Line
 from fedsm.preflight.machine import check_device, check_disk, check_memory, check_writing
 from fedsm.preflight.monitoring import check_monitoring
 from fedsm.preflight.policy import check_code
+from fedsm.preflight.privacy import check_privacy
 from fedsm.preflight.versions import check_against_server, check_packages, check_python
 
 _NAMED = 3  # findings of the data check; `fedsm data check` shows all
@@ -40,6 +41,7 @@ def check_site(kit: Kit, settings: JobSettings | None, expected: dict[str, str] 
     if site is None:
         return lines
     lines += check_device(kit, site.device)
+    lines += check_privacy(site, kit.site)
     if settings is None:
         what = "data, memory and disk not checked: they depend on the task"
         return [

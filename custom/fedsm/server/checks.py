@@ -6,19 +6,19 @@ import math
 from typing import Any
 
 from fedsm.core.errors import UserError
-from fedsm.core.limits import MOST_LOSS, is_fraction
+from fedsm.core.limits import MOST_LOSS, MOST_STEPS_OF_RUN, is_fraction, is_number, is_whole
 from fedsm.core.plain_values import MOST_PLAIN_MESSAGE
 from fedsm.core.secure_sum.group import PublicKey
 from fedsm.core.task_names import OPEN, REGISTER, SUM, TASKS, TRAIN, VALIDATE
 from fedsm.core.tensors import Tensors
-from fedsm.server.results_file import Privacy
+from fedsm.server.results_file import Privacy, TrainingPrivacy
 from fedsm.tracks.base import Phase, ServerTrack
 
 PARTS = ("train", "validation", "test")
 _PHASES = {
     REGISTER: Phase.REGISTER, TRAIN: Phase.TRAIN, SUM: Phase.TRAIN, OPEN: Phase.TRAIN, VALIDATE: Phase.DELIVER
 }  # fmt: skip
-_META = ("round", "images", "reports", "losses", "evaluation", "mix")
+_META = ("round", "images", "reports", "losses", "evaluation", "mix", "dp")
 # What the framing of an entry may cost on top of its values; a filter may have turned float32 into float64.
 _VALUE_BYTES, _ENTRY_BYTES, _FRAME_BYTES = 8, 1024, 64 * 1024
 
@@ -120,3 +120,16 @@ def privacy_problem(report: Any) -> str | None:
         return "what it says of privacy is malformed"
     numbers = all(type(v) in (int, float) and math.isfinite(v) and v > 0 for v in report.values())
     return None if numbers else "what it says of privacy is malformed"
+
+
+def dp_problem(report: Any) -> str | None:
+    """What is wrong with a site's report on the privacy of its training (`PrivateTraining.report`)."""
+    wrong = "what it says of its private training is malformed"
+    if not isinstance(report, dict) or report.keys() != TrainingPrivacy.model_fields.keys():
+        return wrong
+    if not is_whole(report["steps"], 1, MOST_STEPS_OF_RUN):
+        return wrong
+    # By their type: numpy's numbers could not be written into a checkpoint.
+    numbers = all(type(v) in (int, float) and is_number(v, 0, MOST_LOSS) for v in report.values())
+    fractions = numbers and 0 < report["delta"] < 1 and 0 < report["sample_rate"] <= 1
+    return None if fractions else wrong

@@ -12,6 +12,7 @@ from fedsm.selectors.inference import GLOBAL
 from fedsm.server.checkpoint import Checkpoints
 from fedsm.server.memory import peak_bytes
 from fedsm.server.record import RunRecord
+from fedsm.server.update_loss import update_loss
 from fedsm.super_model.artefact import save_super_model, versions
 from fedsm.tracks import lam_of
 from fedsm.tracks.base import DELIVER, ServerTrack
@@ -74,6 +75,7 @@ def measurements(record: RunRecord, started: float, start_bytes: int) -> dict:
         "warned": record.warned,
         "uncounted": record.uncounted,
         "quarantined": record.quarantined,
+        "dp": record.dp,
         "wire": dict(record.wire),
         "seconds": {"round": [row["seconds"] for row in record.history], "total": time.monotonic() - started},
         "peak_rss_mb": {"server": round(peak_bytes() / _MB, 1), "server_start": round(start_bytes / _MB, 1)},
@@ -94,4 +96,6 @@ def write_results(folder: Path, job: JobSettings, record: RunRecord, summary: di
             "super_model": summary["super_model_validation"],
         },
     }
+    if job.update_privacy:
+        results["update_privacy"] = update_loss(job.update_privacy, len(record.history))
     write_json(folder / "results.json", results | measured)

@@ -45,6 +45,7 @@ class RunRecord:
         warnings: site -> what `Quarantine` counts.
         quarantined: who went into quarantine: `round`, `site`, `until`, the last round that it is not asked in, and the
             `reason`.
+        dp: site -> what it said last of the privacy of its training.
     """
 
     run_id: str
@@ -63,6 +64,7 @@ class RunRecord:
     conduct_seed: int = field(default_factory=new_seed)
     warnings: dict[str, dict[str, int]] = field(default_factory=dict)
     quarantined: list[dict] = field(default_factory=list)
+    dp: dict[str, dict] = field(default_factory=dict)
 
     def to_dict(self) -> dict:
         """Plain values for JSON."""
@@ -145,6 +147,10 @@ class RunRecord:
                 losses.setdefault(track, {})[site] = loss
         row = {"round": number, "answered": sorted(answered), "missing": missing, "loss": losses, "seconds": seconds}
         row["attempts"] = attempts
+        private = {site: meta["dp"] for site, meta in answered.items() if "dp" in meta}
+        if private:
+            row["epsilon"] = {site: report["epsilon"] for site, report in private.items()}
+            self.dp |= private
         self.history.append(row)
         return row
 

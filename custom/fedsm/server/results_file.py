@@ -119,6 +119,12 @@ class HistoryRow(Described):
     conduct: dict[Track, dict[Site, UpdateConduct]] | None = Field(
         default=None, description="The updates of each track; the parts of SCAFFOLD's stand apart (`global.control`)."
     )
+    epsilon: dict[Site, float] | None = Field(
+        default=None, description="Privacy loss of the run so far, of sites with `dp`."
+    )
+    update_epsilon: float | None = Field(
+        default=None, description="The same for each site as a whole, with the job's `update_privacy`."
+    )
     validation: dict[Track, dict[Site, Score]] | None = Field(
         default=None, description="Scores of the models that this round made, at each site."
     )
@@ -200,6 +206,29 @@ class Privacy(Described):
     releases: int = Field(description="How many different sums it has sent so far; their losses add up.")
 
 
+class TrainingPrivacy(Described):
+    """What the training of a site with `dp` has cost, as the site reported it after its last round."""
+
+    epsilon: float = Field(description="Privacy loss of this run so far, for each patient of the site.")
+    delta: float = Field(description="The delta at which epsilon holds.")
+    spent: float = Field(description="The same of all jobs that the site has taken part in.")
+    budget: float = Field(description="Where `spent` ends: the site then trains no more.")
+    noise_multiplier: float = Field(description="Standard deviation of a step's noise, divided by `max_grad_norm`.")
+    max_grad_norm: float = Field(description="The largest norm of one image's gradient.")
+    sample_rate: float = Field(description="Probability with which a patient is in a batch.")
+    steps: int = Field(description="Noisy steps of this run so far.")
+
+
+class UpdatePrivacyLoss(Described):
+    """What a run with the job's `update_privacy` has cost each site."""
+
+    epsilon: float = Field(description="Privacy loss for each site as a whole, after all rounds.")
+    clip: float = Field(description="The largest norm of a site's update.")
+    noise_multiplier: float = Field(description="Standard deviation of the noise, divided by what one site can move.")
+    delta: float = Field(description="The delta at which epsilon holds.")
+    rounds: int = Field(description="Rounds that added noise.")
+
+
 class Wire(Described):
     """Bytes of tensors."""
 
@@ -276,6 +305,15 @@ class ResultsFile(Described):
     privacy: dict[Site, Privacy] | None = Field(
         default=None,
         description="Sites with [`statistics_privacy`](../explanation/privacy.md#private-statistics).",
+    )
+    dp: dict[Site, TrainingPrivacy] | None = Field(
+        default=None,
+        description="Sites with [`dp`](../explanation/differential-privacy.md): what their training has cost.",
+    )
+    update_privacy: UpdatePrivacyLoss | None = Field(
+        default=None,
+        description="With the job's"
+        " [`update_privacy`](../explanation/differential-privacy.md#privacy-of-a-whole-site).",
     )
     wire: Wire | None = Field(default=None, description="Bytes of tensors.")
     seconds: Seconds | None = Field(default=None, description="Durations.")

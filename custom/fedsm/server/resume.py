@@ -23,7 +23,7 @@ from fedsm.tracks.base import Membership, ServerTrack
 # Settings that a resumed run may not change: otherwise its weights would belong to neither run.
 _FIXED = (
     "task", "tracks", "local_epochs", "batch_size", "size", "lr", "selector_lr", "seed", "loss", "schedule",
-    "warmup_rounds", "ema", "site_weights",
+    "warmup_rounds", "ema", "site_weights", "update_privacy",
 )  # fmt: skip
 
 
@@ -52,6 +52,11 @@ def resume(
     with reading(f"the checkpoint in {source}", "resume from another run"):
         record = RunRecord(**state["record"], best=state["best"])
         state["settings"]["rounds"]
+    if job.update_privacy and number is not None:
+        raise UserError(
+            "a run with update_privacy cannot go back: the rounds after that were released, and would not be counted",
+            remedy="go on from the newest round, or start a new run",
+        )
     if not set(record.sites) & set(here):
         raise UserError(
             f"the checkpoint in {source} is of the sites {', '.join(record.sites)}, but this job has {', '.join(here)}"

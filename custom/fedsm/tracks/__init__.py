@@ -219,7 +219,14 @@ def check_options(settings: JobSettings, n_sites: float = math.inf) -> None:
             known = f"it can be {', '.join(fit)}" if fit else "tracks are global, personal and selector"
             raise UserError(f"track {name!r} cannot be of kind {spec['kind']!r}", remedy=known)
         kind.server.check(settings, _options(name, spec), n_sites)
+        if settings.update_privacy and not kind.server.update_private:
+            raise UserError(
+                f"update_privacy cannot hide what a site sends for track {name!r} of kind {spec['kind']!r}",
+                remedy="use a method that shares one network alone (fedavg or fedprox), or leave update_privacy out",
+            )
     _check_rule(settings)
+    if settings.update_privacy and settings.quarantine:
+        raise UserError("quarantine judges single updates, which update_privacy hides", remedy="leave one of them out")
     if settings.personal_mix and "personal" not in settings.tracks:
         raise UserError(f"personal_mix is about personal models, and {settings.method} has none", remedy="leave it out")
     if settings.personal_mix and selection_rule(settings) not in (None, THRESHOLD):
@@ -238,6 +245,11 @@ def _check_rule(settings: JobSettings) -> None:
     rule, word = rule_of(settings), settings.aggregation
     if not rule.needs_single_updates:
         return
+    if settings.update_privacy:
+        raise UserError(
+            f"update_privacy knows by how much one site can move a mean, not what aggregation {word!r} makes of it",
+            remedy="leave one of them out",
+        )
     servers = {name: kind_of(name, spec).server for name, spec in settings.tracks.items()}
     for name, server in servers.items():
         if server.against_rules:

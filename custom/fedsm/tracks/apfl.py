@@ -49,6 +49,8 @@ class APFLOptions(TrackOptions):
 class APFLClient(SitePersonalClient):
     """`net` is the mixture vbar, `own` is v, and w is the global track's network, which steps first."""
 
+    private = False  # alpha learns from the gradients themselves
+
     def __init__(self, *args: Any):
         super().__init__(*args)
         self.own = deepcopy(self.net)

@@ -76,6 +76,8 @@ class ClientTrack:
     """
 
     sums: ClassVar[bool] = False  # whether it sends sums over images instead of changes of a network
+    # Whether images reach its network through `Learner.descend` alone, whose gradients a site can make private.
+    private: ClassVar[bool] = False
 
     def __init__(self, settings: JobSettings, options: Mapping[str, Any], site: SiteContext):
         self.settings = settings
@@ -145,6 +147,7 @@ class ServerTrack(ABC):
     sums: ClassVar[bool] = False  # whether sites send sums over images instead of changes of a network
     shared: bool = False  # whether all sites change one network for the same images, so that their changes are alike
     against_rules: ClassVar[str] = ""  # why only the mean can combine what sites send; empty: any `aggregation` can
+    update_private: ClassVar[bool] = False  # whether it clips updates and adds the noise of `update_privacy`
 
     def __init__(
         self, name: str, settings: JobSettings, options: Mapping[str, Any], sites: list[str],

@@ -32,6 +32,5 @@ class DittoClient(SitePersonalClient):
     def begin(self, n_images: int, training_images: Iterable[Batch] = ()) -> None:
         self._anchor = anchor_of(self.net, self.global_track.received)
 
-    def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        proximal = float(self.options["prox"]) / 2 * squared_distance(self.net, self._anchor)
-        return super().loss(logits, labels) + proximal
+    def penalty(self) -> torch.Tensor:
+        return float(self.options["prox"]) / 2 * squared_distance(self.net, self._anchor)

@@ -11,12 +11,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
+from fedsm.core.settings import JobSettings
 from fedsm.core.tensors import Tensors
 from fedsm.nets import build_unet
 from fedsm.nets.first_weights import initial_weights
 from fedsm.tracks.base import TRAIN, Phase, Report, ServerTrack
 from fedsm.tracks.rules import rule_of
 from fedsm.tracks.shared_network import SharedNetwork
+from fedsm.tracks.update_noise import UpdateNoise, check_network
 
 
 class AveragedServer(ServerTrack):
@@ -24,15 +28,24 @@ class AveragedServer(ServerTrack):
     `aggregation` makes of them (`rules.py`).
 
     Sites that did not answer a round take no part: the weights n_k are renormalised over those that did. With no
-    answer at all the model stays.
+    answer at all the model stays. With the job's `update_privacy` see `update_noise.py`.
     """
 
     shared = True
+    update_private = True
 
     def __init__(self, *args: Any):
         super().__init__(*args)
         first = initial_weights(lambda: build_unet(self.settings.task), self.settings.seed)
         self.network = SharedNetwork(first, self.sites, rule_of(self.settings))
+        privacy = self.settings.update_privacy
+        self._noise = UpdateNoise(privacy) if privacy else None
+
+    @classmethod
+    def check(cls, settings: JobSettings, options: Mapping[str, Any], n_sites: float) -> None:
+        if settings.update_privacy:
+            with torch.device("meta"):  # only the types matter: no weights, no random numbers
+                check_network(build_unet(settings.task).state_dict())
 
     @property
     def weights(self) -> Tensors:
@@ -46,11 +59,13 @@ class AveragedServer(ServerTrack):
         return self.weights if phase == TRAIN else {}
 
     def accept(self, phase: Phase, site: str, tensors: Tensors, weight: float = 0) -> None:
-        self.network.add(site, tensors, weight)
+        self.network.add(site, self._noise.clipped(tensors, weight) if self._noise else tensors, weight)
 
     def close(self, phase: Phase, reports: Mapping[str, Report] | None = None) -> dict[str, str]:
         if phase == TRAIN:
             self.network.close()
+            if self._noise:
+                self._noise.add_(self.weights)
         return {}
 
     def files(self) -> dict[str, Tensors]:

@@ -61,6 +61,8 @@ class FedRepClient(SitePersonalClient):
     round the site gets the last body, which may still give the best network.
     """
 
+    private = False  # the head walks all images in their order
+
     def __init__(self, *args: Any):
         super().__init__(*args)
         self.received: Tensors = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -15,11 +16,17 @@ from fedsm.core.state import copy
 from fedsm.core.tensors import Batch, Tensors
 from fedsm.nets.monai_parts import DiceLoss
 
+if TYPE_CHECKING:
+    from fedsm.tracks.private_steps import PrivateGradients
+
 
 class Learner:
     """A network that takes Adam's steps.
 
     Adam's moments stay at the site across rounds (`moments`): only weights travel.
+
+    Attributes:
+        private: makes the gradients of images private, at a site that asks for it (`private_steps.py`); else None.
 
     Args:
         net: the network; it is moved to the device.
@@ -37,6 +44,7 @@ class Learner:
         self._device = device
         self._amp = amp and device.type == "cuda"
         self._factor = factor
+        self.private: PrivateGradients | None = None
 
     def forward(self, images: torch.Tensor, net: nn.Module | None = None) -> torch.Tensor:
         """Logits of this network or of `net`, under autocast where the device and the settings allow it."""
@@ -44,12 +52,23 @@ class Learner:
             logits: torch.Tensor = (net or self.net)(images).float()
         return logits
 
-    def descend(self, loss: torch.Tensor) -> float:
-        """One step of the optimizer along the gradient of a loss; returns the loss."""
+    def descend(self, loss: torch.Tensor, penalty: torch.Tensor | None = None) -> float:
+        """One step of the optimizer along the gradient of a loss; returns the loss.
+
+        Args:
+            loss: the mean over a batch's images.
+            penalty: what is added to it, and depends on no image.
+        """
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        total = loss if penalty is None else loss + penalty
+        if self.private is None:
+            total.backward()  # type: ignore[no-untyped-call]
+        else:
+            self.private.backward(loss)
+            if penalty is not None:
+                penalty.backward()  # type: ignore[no-untyped-call]
         self.step()
-        return loss.item()
+        return total.item()
 
     def step(self) -> None:
         """One step of the optimizer along the gradients that are there, at the round's learning rate."""

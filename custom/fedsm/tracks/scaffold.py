@@ -123,6 +123,7 @@ class ScaffoldServer(AveragedServer):
     """
 
     against_rules = "the control c is the mean of the c_k of all sites, also of those that a rule would leave out"
+    update_private = False  # c is a second mean, which would need noise of its own
 
     def __init__(self, *args: Any):
         super().__init__(*args)

@@ -45,6 +45,11 @@ def check_secure_sum(settings: JobSettings, summed: Mapping[str, str | None]) ->
             f"secure_sum hides single updates, and aggregation: {settings.aggregation} needs them",
             remedy="leave aggregation out; what one site can do is bounded by `secure_sum.clip` and `max_share` then",
         )
+    if settings.update_privacy:
+        raise UserError(
+            "secure_sum hides single updates, and update_privacy clips each of them at the server",
+            remedy="leave one of them out; sites can add noise of their own (`dp`)",
+        )
     if settings.quarantine:
         raise UserError(
             "secure_sum hides single updates, and quarantine judges them",

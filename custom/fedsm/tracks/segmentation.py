@@ -26,6 +26,8 @@ class SegmentationClient(ClientTrack):
     model; both arrive as the round's payload, so one class serves both.
     """
 
+    private = True
+
     def __init__(self, *args: Any):
         super().__init__(*args)
         self.learner = Learner(
@@ -46,8 +48,12 @@ class SegmentationClient(ClientTrack):
         return net
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Loss of a batch."""
+        """Loss of a batch: the mean over its images."""
         return self.segmentation_loss(logits, labels)
+
+    def penalty(self) -> torch.Tensor | None:
+        """What is added to the loss, and depends on no image; None: nothing."""
+        return None
 
     def receive(self, phase: Phase, payload: Tensors) -> None:
         self.average = part(AVERAGE, payload)
@@ -60,7 +66,7 @@ class SegmentationClient(ClientTrack):
 
     def step(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None = None) -> float | None:
         self.net.train()
-        return self.learner.descend(self.loss(self.learner.forward(images), labels))
+        return self.learner.descend(self.loss(self.learner.forward(images), labels), self.penalty())
 
     def send(self, phase: Phase, training_images: Iterable[Batch] = ()) -> Tensors:
         return subtract(self.net.state_dict(), self.received) if phase == TRAIN else {}

@@ -42,6 +42,7 @@ def _with_rows(old: torch.Tensor, fresh: torch.Tensor) -> torch.Tensor:
 class SelectorClient(ClientTrack):
     """A VGG-11 that learns to answer with the site's own index."""
 
+    private = True
     output_offset: ClassVar[int] = 0  # the output of the first site
 
     def __init__(self, *args: Any):

@@ -29,6 +29,8 @@ class SelectorGradientClient(SelectorClient):
     Nothing is held twice: the paper's selector has half a gigabyte of weights.
     """
 
+    private = False  # the gradient leaves as it is, without a step
+
     def receive(self, phase: Phase, payload: Tensors) -> None:
         self.net.load_state_dict(payload)
 

@@ -114,6 +114,8 @@ class SitePersonalClient(ClientTrack):
     that joined later or lost its disk.
     """
 
+    private = True
+
     def __init__(self, *args: Any):
         super().__init__(*args)
         self.personal = PersonalNetwork(self.build(), self.lr, self.settings, self.site)
@@ -152,8 +154,12 @@ class SitePersonalClient(ClientTrack):
         return initial_weights(self.build, self.settings.seed)
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Loss of a batch."""
+        """Loss of a batch: the mean over its images."""
         return self.segmentation_loss(logits, labels)
+
+    def penalty(self) -> torch.Tensor | None:
+        """What is added to the loss, and depends on no image; None: nothing."""
+        return None
 
     def start(self, weights: Tensors) -> None:
         """Begins with these weights."""
@@ -172,7 +178,7 @@ class SitePersonalClient(ClientTrack):
 
     def step(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None = None) -> float | None:
         self.net.train()
-        return self.learner.descend(self.loss(self.learner.forward(images), labels))
+        return self.learner.descend(self.loss(self.learner.forward(images), labels), self.penalty())
 
     def send(self, phase: Phase, training_images: Iterable[Batch] = ()) -> Tensors:
         """The network as its difference from the first weights, which every party knows: filters expect differences."""
