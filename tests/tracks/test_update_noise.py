@@ -60,3 +60,16 @@ def test_methods_that_it_cannot_hide_are_refused(method):
 def test_counters_are_refused():
     with pytest.raises(UserError, match="cannot hide counters such as .*num_batches_tracked"):
         check_options(job(overrides=["task.unet.norm=BATCH"]))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["aggregation=median", "min_sites=3"], "update_privacy knows by how much"),
+        (["quarantine=3"], "quarantine judges single updates"),
+        (["secure_sum=true", "min_sites=3", "norm_check=off"], "secure_sum hides single updates, and update_privacy"),
+    ],
+)
+def test_what_cannot_go_with_it_is_refused(overrides, words):
+    with pytest.raises(UserError, match=words):
+        check_options(job(overrides=overrides))
