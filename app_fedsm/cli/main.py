@@ -29,6 +29,7 @@ from app_fedsm.cli import (
     run,
     serve,
     site_commands,
+    verify,
 )
 from app_fedsm.cli.output import INVALID_ARGS, JSON, Output, Problem, Result, asks_for_json
 from app_fedsm.cli.parser import Parser, UsageError
@@ -68,6 +69,7 @@ def build_parser() -> Parser:
     evaluate.add_parser(commands)
     onboard.add_parser(commands)
     report.add_parser(commands)
+    verify.add_parser(commands)
     completion.add_parser(commands, parser)
     return parser
 

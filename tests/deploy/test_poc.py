@@ -60,6 +60,9 @@ def test_up_submit_status_down(folder, data_root, capsys, monkeypatch):
         "cross_site_val",
         "artifact_manifest.json",
     }
+    kit = Poc(folder / "poc").kits / "site-2"
+    told = ask(capsys, "verify", out, "--kit", kit)[0]["data"]
+    assert told["verified"] and told["record"]["submitter"]["name"] == "lead@fedsm.org", "by real certificates"
     job = json.loads((out / "run.json").read_text())["job_id"]
     found, missing = artefacts_by_nvflare(job, Poc(folder / "poc").lead, folder / "by_nvflare")
     assert missing == ["client_logs"] and found["global_model"].endswith("/super_model/global.safetensors")
