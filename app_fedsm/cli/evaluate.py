@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,7 +54,7 @@ def open_cases(
     return cases
 
 
-def check_counts(model: SuperModelFiles, scores: dict[str, ImageScores], part: str) -> None:
+def check_counts(model: SuperModelFiles, scores: Mapping[str, Sized], part: str) -> None:
     """Refuses a split that is not the one of training: test images may have been trained on.
 
     Raises:

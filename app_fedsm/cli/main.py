@@ -24,6 +24,7 @@ from app_fedsm.cli import (
     onboard,
     poc_commands,
     predict,
+    privacy,
     provision_command,
     report,
     run,
@@ -70,6 +71,7 @@ def build_parser() -> Parser:
     onboard.add_parser(commands)
     report.add_parser(commands)
     verify.add_parser(commands)
+    privacy.add_parser(commands)
     completion.add_parser(commands, parser)
     return parser
 
