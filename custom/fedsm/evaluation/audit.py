@@ -21,9 +21,9 @@ from fedsm.tracks.base import DELIVER, REGISTER, TRAIN, Phase, ServerTrack
 
 FILE, PAGE = "privacy_audit.json", "privacy_audit.html"
 _WORDS = {  # phase, whether they are sums over images
-    (REGISTER, True): "sums over the training images: their number, and the sum and products of their descriptors",
-    (DELIVER, True): "sums over the training images: their number, and the sum and products of their descriptors",
-    (TRAIN, False): "what training changed in the network's weights, or its gradient",
+    (REGISTER, True): "sums over the training images",
+    (DELIVER, True): "sums over the training images",
+    (TRAIN, False): "changes of its weights, or gradients",
     (DELIVER, False): "a finished network",
     (REGISTER, False): "tensors of the network",
     (TRAIN, True): "sums over the training images",
@@ -182,9 +182,7 @@ def _learn(settings: JobSettings, tracks: dict[str, ServerTrack], run: Run) -> d
             " With few images the sums say much about each of them."
         )
         sites.append(f"The mean descriptor of each site's images ({about}), as a part of the selector.")
-    server.append(
-        "Each site's numbers of images, losses and scores; from the first and second of two runs, what changed."
-    )
+    server.append("Each site's numbers of images, losses and scores; of two runs, also what changed between them.")
     if GLOBAL in tracks:
         sites.append("The average of all sites' global networks, in every round; not whose part is which.")
     if "personal" in travelling:
@@ -193,10 +191,10 @@ def _learn(settings: JobSettings, tracks: dict[str, ServerTrack], run: Run) -> d
         sites.append(f"In every round its own personal model mixed with the others'{share}; not whose part is which.")
     sites.append(
         "At the end every network of the super model, to test it on its own images: with personal models, each other"
-        " site's. What an attacker can do with them is measured below."
+        " site's. What an attacker can do with them is measured on this page."
     )
     readers = [
-        "Every network of the super model, so all that is measured below.",
+        "Every network of the super model, so all that is measured on this page.",
         "Each site's name, its numbers of images, and its scores.",
     ]
     return {"server": server, "sites": sites, "readers": readers}

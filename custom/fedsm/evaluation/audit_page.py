@@ -14,7 +14,7 @@ from fedsm.selectors.inference import GLOBAL
 
 _WHEN = {"register": "once, before round 1", "deliver": "once, after the last round"}
 _ROWS = {OWN: "its personal model", GLOBAL: "the global model"}
-_ATTACKS = {LOSS: "loss alone", CALIBRATED: "compared with the other sites' models"}
+_ATTACKS = {LOSS: "by its loss", CALIBRATED: "compared"}
 _MEANINGLESS = 20.0  # e^20: odds of half a billion
 _GLOSSARY = {
     "membership inference": "An attack that asks: was this image among those the model was trained on? Whoever can"
@@ -23,7 +23,7 @@ _GLOSSARY = {
     " AUC is the share of such pairs in which it names the right one. 0.5 is tossing a coin, 1.0 is always right.",
     "interval": "The true value lies in it with about 95 % confidence, given how few patients there are. If all of it"
     " is above 0.5, the model remembers its training images; if it holds 0.5, these images do not show that it does.",
-    "loss alone": "The attack looks how wrong the model is about an image: models are less wrong about what they have"
+    "by its loss": "The attack looks how wrong the model is about an image: models are less wrong about what they have"
     " seen. Whoever has the model and the image with its outline can do this.",
     "compared": "A stronger attack: an image may be easy for every model. So it looks whether this model is better at"
     " it than models of other sites, which have not seen it.",
@@ -80,16 +80,22 @@ def _summary(content: dict) -> Section:
         parts.append(absent("the attacks: they need the sites' images (--data, or a federated audit)"))
     elif told:
         site, row, attack, worst = max(told, key=lambda entry: entry[3]["auc"])
-        parts.append(
+        parts += [
             warning(
                 f"{len(told)} of {len(found)} attacks tell training images from others better than chance. The worst:"
                 f" at {site}, with {_ROWS[row]}, an attacker who is shown one training image and one other image names"
-                f" the training image {worst['auc']:.0%} of the time (a coin: 50%). Whoever gets this model can"
-                " find out about a patient's image, better than by guessing, whether it was used. Treat the model as you"
-                " treat data about these patients, or train again with less to remember: fewer rounds, more images, or"
-                " differential privacy"
-            )
-        )
+                f" the training image {worst['auc']:.0%} of the time (a coin: 50%)"
+            ),
+            paragraph(
+                "Whoever gets such a model can find out about a patient's image, better than by guessing, whether it was"
+                " used. Treat the model as you treat data about these patients, or train again with less to remember:"
+                " fewer rounds, more images, or differential privacy."
+            ),
+            paragraph(
+                "By chance alone, about one of 40 attacks on models that remember nothing looks like this. Attacks"
+                " that agree, at several sites or of both kinds, say more than a single one."
+            ),
+        ]
     else:
         parts.append(
             paragraph(
@@ -104,24 +110,29 @@ def _summary(content: dict) -> Section:
 def _attacks(content: dict) -> Section:
     rows = []
     for site, row, attack, value in _all(content):
-        counts = content["attacks"][site]
-        sizes = " / ".join(f"{counts[part]['images']} ({counts[part]['patients']})" for part in ("members", "others"))
         losses = content["attacks"][site]["models"][row]
         between = "-" if value["low"] is None else f"{value['low']:.2f} - {value['high']:.2f}"
         means = f"{losses['member_loss']:.3f} / {losses['other_loss']:.3f}"
         cells = [site, _ROWS[row], _ATTACKS[attack], f"{value['auc']:.2f}", between, _strip(value)]
-        rows.append([*cells, in_words(value), sizes, means])
-    head = [
-        "site", "model", "attack", "AUC", "95 % interval", "0 - 0.5 - 1", "in words",
-        "training / test images (patients)", "loss on training / test images",
-    ]  # fmt: skip
+        rows.append([*cells, in_words(value), means])
+    head = ["site", "model", "attack", "AUC", "95 % interval", "0 - 0.5 - 1", "in words", "loss: training / test"]
     intro = paragraph(
         "Each site attacked the models with its own images: those that trained them, and its test images, which"
         " no model has seen. An AUC that is visibly above 0.5 means that the model gives away who was in the training"
         " data: whether that makes it personal data is a legal question, to which this figure is evidence."
     )
-    table = html_table(head, rows, "Membership inference") if rows else absent("no site was attacked")
-    return Section("Who was in the training data?", [intro, table])
+    if not rows:
+        return Section("Who was in the training data?", [intro, absent("no site was attacked")])
+    sizes = [
+        [
+            site, *(f"{found[part]['images']} ({found[part]['patients']})" for part in ("members", "others")),
+            str(found["references"]),
+        ]
+        for site, found in content["attacks"].items()
+    ]  # fmt: skip
+    counted = ["site", "training images (patients)", "test images (patients)", "models to compare with"]
+    tables = [html_table(head, rows, "Membership inference"), html_table(counted, sizes, "What it rests on")]
+    return Section("Who was in the training data?", [intro, *tables])
 
 
 def _left(content: dict) -> Section:
