@@ -93,6 +93,10 @@ def test_up_submit_status_down(folder, data_root, capsys, monkeypatch):
         "evaluation.json", "evaluation.md", "evaluation.csv", "MODEL_CARD.md", "evaluation.log",
     }  # fmt: skip
 
+    audit = ask(capsys, "privacy", "audit", out, "--env", "poc", *here)[0]["data"]["audit"]
+    assert set(audit["attacks"]) == set(SITES) and audit["missing"] == {}, "each site attacked at home"
+    assert main(["verify", str(out)]) == 0, "what commands write into a run later is not in its record"
+
     lost = Poc(folder / "poc").kits / "site-2"
     for process in processes_of(lost):
         process.suspend()  # its connection stands, and it says nothing

@@ -87,13 +87,13 @@ def _summary(content: dict) -> Section:
                 f" the training image {worst['auc']:.0%} of the time (a coin: 50%)"
             ),
             paragraph(
-                "Whoever gets such a model can find out about a patient's image, better than by guessing, whether it was"
+                "Who gets such a model can find out about a patient's image, better than by guessing, whether it was"
                 " used. Treat the model as you treat data about these patients, or train again with less to remember:"
                 " fewer rounds, more images, or differential privacy."
             ),
             paragraph(
-                "By chance alone, about one of 40 attacks on models that remember nothing looks like this. Attacks"
-                " that agree, at several sites or of both kinds, say more than a single one."
+                "By chance alone, about one of 40 attacks on models that remember nothing looks like this. Attacks that"
+                " agree, at several sites or of both kinds, say more than a single one."
             ),
         ]
     else:
