@@ -163,15 +163,16 @@ class EvaluationRecipe(_FedSMRecipe):
         part: which of the sites' images; see `EvaluationController`.
         seed: of the bootstrap.
         byoc: carry the code inside the job.
+        task: what the sites do; see `EvaluationController`.
     """
 
     def __init__(
         self, name: str = "evaluate", *, model: Path | str, sites: list[str], part: str = "test", seed: int = 0,
-        byoc: bool = False,
+        byoc: bool = False, task: str = SCORE,
     ):  # fmt: skip
         job = FedSMJob(name, 1, byoc, sites, {MODEL: Path(model)})
-        job.to_server(EvaluationController(part, seed), id="controller")
-        job.to_clients(FedSMExecutor(), tasks=[SCORE])
+        job.to_server(EvaluationController(part, seed, task), id="controller")
+        job.to_clients(FedSMExecutor(), tasks=[task])
         super().__init__(job)
 
 

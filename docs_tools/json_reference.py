@@ -7,10 +7,11 @@ import json
 from app_fedsm.cli.documents import DATA, Document, json_schema
 from app_fedsm.cli.run_documents import JobStatus
 from docs_tools.described_reference import table
+from fedsm.evaluation.audit_file import AuditFile
 from fedsm.evaluation.evaluation_file import EvaluationFile
 
 SCHEMA = "reference/json.schema.json"  # its page in the site
-_ELSEWHERE = (JobStatus, EvaluationFile)
+_ELSEWHERE = (JobStatus, EvaluationFile, AuditFile)
 
 
 def render() -> str:

@@ -34,6 +34,7 @@ from docs_tools import (  # noqa: E402 (the path is set above)
     settings_reference,
 )
 from docs_tools.described_reference import table  # noqa: E402
+from fedsm.evaluation.audit_file import AuditFile  # noqa: E402
 from fedsm.evaluation.evaluation_file import EvaluationFile  # noqa: E402
 from fedsm.server.results_file import ResultsFile  # noqa: E402
 
@@ -57,6 +58,7 @@ _KEYS = re.compile(r"<table>(?=\s*<thead>\s*<tr>\s*<th>key</th>)")
 
 
 GENERATED: dict[str, Callable[[], str]] = {
+    "audit": lambda: table(AuditFile),
     "commands": commands_reference.render,
     "evaluation": lambda: table(EvaluationFile, absent=True),
     "json": json_reference.render,

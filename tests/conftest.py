@@ -32,6 +32,14 @@ def data_root(tmp_path_factory) -> Path:
     return root
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _scratch_config(tmp_path_factory):
+    """The key that signs runs of this machine; of the session, because runs are made in fixtures of modules."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _scratch_home(tmp_path_factory, monkeypatch):
     """`nvflare` writes to the home folder; and two cores are shared by many small nets."""

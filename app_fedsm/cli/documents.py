@@ -9,7 +9,9 @@ from pydantic.json_schema import models_json_schema
 
 from app_fedsm.cli.check_documents import DataCheck, SiteCheck
 from app_fedsm.cli.onboard_document import Onboarding
+from app_fedsm.cli.privacy_document import AuditEnd
 from app_fedsm.cli.run_documents import EvaluationEnd, RunEnd, RunStatus, ServerStatus
+from app_fedsm.cli.verify_document import Verification
 from fedsm.core.described import Described
 
 
@@ -52,6 +54,8 @@ DATA: dict[str, tuple[type[Described], ...]] = {
     "fedsm onboard": (Onboarding,),
     "fedsm data check": (DataCheck,),
     "fedsm site check": (SiteCheck,),
+    "fedsm verify": (Verification,),
+    "fedsm privacy audit": (AuditEnd,),
 }
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app_fedsm.cli.output import Result, add_format
 from app_fedsm.cli.parser import RUN_HELP
 from app_fedsm.cli.submission import add_study, login_of
+from app_fedsm.cli.verify import add_verify, chosen_trust
 from fedsm.core.errors import UserError
 from fedsm.core.text import printable
 
@@ -52,7 +54,7 @@ def open_cases(
     return cases
 
 
-def check_counts(model: SuperModelFiles, scores: dict[str, ImageScores], part: str) -> None:
+def check_counts(model: SuperModelFiles, scores: Mapping[str, Sized], part: str) -> None:
     """Refuses a split that is not the one of training: test images may have been trained on.
 
     Raises:
@@ -93,6 +95,7 @@ def _evaluate(args: argparse.Namespace) -> Result:
     from app_fedsm.cli.run_documents import EvaluationEnd
     from app_fedsm.runs.run_folder import find_super_model
     from fedsm.core.plain_json import reading
+    from fedsm.core.trust import trust_in
     from fedsm.evaluation.evaluate import FILE
     from fedsm.evaluation.metrics import check_metrics
     from fedsm.evaluation.row_scores import FILE as IMAGE_SCORES
@@ -103,7 +106,8 @@ def _evaluate(args: argparse.Namespace) -> Result:
         raise UserError(f"{args.out / FILE} is there already", remedy="choose another folder or --force")
     check_metrics()
     folder = find_super_model(args.run)
-    model = load_super_model(folder)
+    trust = chosen_trust(args.verify)
+    model = load_super_model(folder, None if trust is False else trust_in(trust))
     evaluation = (_at_home if args.env == LOCAL else _in_federation)(args, model, folder.resolve())
     files = _write(args.out, model.manifest, evaluation)
     files |= {"image_scores": args.out / IMAGE_SCORES} if args.env == LOCAL else {}
@@ -232,5 +236,6 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     add("--dir", type=Path, metavar="DIR", help="the POC's folder, with --env poc (default: poc)")
     add("--force", action="store_true", help="replace the evaluation that OUT holds")
     add("--byoc", action="store_true", help="carry the code inside the job (sites must allow it)")
+    add_verify(evaluate)
     add_format(evaluate)
     evaluate.set_defaults(do=_evaluate)

@@ -45,6 +45,7 @@ def _forget(args: argparse.Namespace) -> int:
     from app_fedsm.federation.forget_remote import forget_remotely, leave_run
     from app_fedsm.runs.run_folder import RUN, is_federation
     from fedsm.server.forget import Forgetting, copy_rest
+    from fedsm.server.run_record import is_own, sign_again
 
     check_study(args.run, args.study)
     forgetting = Forgetting(args.run, args.site)
@@ -66,6 +67,7 @@ def _forget(args: argparse.Namespace) -> int:
     if same and not args.yes and not _confirmed(plan.site, args.run):
         print("nothing was changed", file=sys.stderr)
         return 1
+    own = not federated and plan.has_super_model and is_own(args.run)
     if not same:
         copy_rest(args.run, out, plan.site)
     if federated:
@@ -73,6 +75,8 @@ def _forget(args: argparse.Namespace) -> int:
     forgetting.write(out)
     if federated:
         leave_run(out, plan.site)
+    if own:
+        sign_again(out, plan.site)
     print(out)
     return 0
 

@@ -24,11 +24,13 @@ from app_fedsm.cli import (
     onboard,
     poc_commands,
     predict,
+    privacy,
     provision_command,
     report,
     run,
     serve,
     site_commands,
+    verify,
 )
 from app_fedsm.cli.output import INVALID_ARGS, JSON, Output, Problem, Result, asks_for_json
 from app_fedsm.cli.parser import Parser, UsageError
@@ -68,6 +70,8 @@ def build_parser() -> Parser:
     evaluate.add_parser(commands)
     onboard.add_parser(commands)
     report.add_parser(commands)
+    verify.add_parser(commands)
+    privacy.add_parser(commands)
     completion.add_parser(commands, parser)
     return parser
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app_fedsm.cli.parser import RUN_HELP, complete_files
+from app_fedsm.cli.verify import add_verify, chosen_trust
 from fedsm.core.errors import UserError
 from fedsm.core.text import printable
 
@@ -51,7 +52,7 @@ def _predict(args: argparse.Namespace) -> int:
     check_output(args.out, args.input, args.force)
     if args.secondary_capture and not any(source.has_record for source in inputs.sources):
         raise UserError("--secondary-capture is for DICOM images, and there is none", remedy="leave it out")
-    model = SuperModel.load(find_super_model(args.run), args.device)
+    model = SuperModel.load(find_super_model(args.run), args.device, chosen_trust(args.verify))
     options = {"site": args.site, "use_global": args.use_global, "blend": args.blend, **_policy(args)}
     model.check(**options)
     names = {source: below.as_posix() for source, below in inputs.sources.items()}
@@ -105,5 +106,6 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     parser.add_argument("--batch-size", type=int, default=16, metavar="B", help="images at once (default: 16)")
     parser.add_argument("--device", metavar="D", help="e.g. cuda:0 (default: CUDA when present, else the CPU)")
+    add_verify(parser)
     parser.add_argument("--force", action="store_true", help="write into a folder that holds something, which stays")
     parser.set_defaults(do=_predict)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app_fedsm.cli.parser import RUN_HELP
+from app_fedsm.cli.verify import add_verify, chosen_trust
 from fedsm.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def _run(
 
     if args.threads:
         torch.set_num_threads(args.threads)
-    model = SuperModel.load(find_super_model(args.run), args.device)
+    model = SuperModel.load(find_super_model(args.run), args.device, chosen_trust(args.verify))
     limits = replace(ServeLimits(), upload=args.max_upload * MIB, seconds=args.timeout)
 
     service = Service(model, limits, args.keep)
@@ -111,4 +112,5 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument("--timeout", type=float, default=120, metavar="S", help="seconds per request (default: 120)")
     parser.add_argument("--threads", type=int, metavar="N", help="threads of the networks (default: one per core)")
     parser.add_argument("--device", metavar="D", help="e.g. cuda:0 (default: CUDA when present, else the CPU)")
+    add_verify(parser)
     parser.set_defaults(do=_serve)

@@ -1,4 +1,5 @@
-"""`fedsm evaluate --env poc|prod`: the super model goes to the sites, only their reports come back."""
+"""`fedsm evaluate --env poc|prod`, and `fedsm privacy audit` alike: the super model goes to the sites, only their
+reports come back."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from app_fedsm.federation.following import follow
 from app_fedsm.federation.session import Login
 from app_fedsm.runs.run_folder import PROGRESS
 from fedsm.core.errors import UserError
+from fedsm.core.task_names import AUDIT, SCORE
 from fedsm.data.cases import ALL
 from fedsm.super_model.artefact import SuperModelFiles
 
@@ -19,7 +21,8 @@ LOG = "evaluation.log"
 
 
 def evaluate_remotely(
-    login: Login, folder: Path, model: SuperModelFiles, sites: list[str], part: str, seed: int, byoc: bool, out: Path
+    login: Login, folder: Path, model: SuperModelFiles, sites: list[str], part: str, seed: int, byoc: bool, out: Path,
+    task: str = SCORE,
 ) -> dict:  # fmt: skip
     """Runs an evaluation as a job and follows it.
 
@@ -32,9 +35,10 @@ def evaluate_remotely(
         seed: of the bootstrap.
         byoc: carry the code inside the job.
         out: where the server's log goes.
+        task: what the sites do: score the models, or attack them.
 
     Returns:
-        the content of evaluation.json; `missing` names the sites without a report.
+        the content of evaluation.json, or `sites` with their reports; `missing` names the sites without a report.
 
     Raises:
         JobFailed: the job ended without one.
@@ -42,7 +46,9 @@ def evaluate_remotely(
     """
     from app_fedsm.recipes import EvaluationRecipe
     from fedsm.evaluation.evaluate import FILE
+    from fedsm.evaluation.membership import SITES_FILE
 
+    file, verb = {SCORE: (FILE, "evaluate"), AUDIT: (SITES_FILE, "audit")}[task]
     strange = [site for site in sites if site not in model.manifest["sites"]]
     if strange and part != ALL:
         raise UserError(f"took no part in training and has no {part} images", site=strange[0], remedy="use --part all")
@@ -50,8 +56,9 @@ def evaluate_remotely(
     out = out.resolve()  # FLARE takes a relative path as one below the kit
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out) as staging:
-        name = f"evaluate_{model.settings.task.name}"
-        EvaluationRecipe(name, model=folder, sites=sites, part=part, seed=seed, byoc=byoc).export(staging)
+        name = f"{verb}_{model.settings.task.name}"
+        recipe = EvaluationRecipe(name, model=folder, sites=sites, part=part, seed=seed, byoc=byoc, task=task)
+        recipe.export(staging)
         with sessions.connect(login) as session:
             job_id = remote.hand_in(session, Path(staging) / name)
     try:
@@ -62,7 +69,7 @@ def evaluate_remotely(
         raise
     log = out / LOG
     with remote.download(login, job_id, log) as workspace:
-        if workspace and (workspace / FILE).is_file():
-            return json.loads((workspace / FILE).read_text())
+        if workspace and (workspace / file).is_file():
+            return json.loads((workspace / file).read_text())
         why = failure or remote.reason_of(workspace / PROGRESS if workspace else Path(), log, meta)
     raise remote.JobFailed(why)

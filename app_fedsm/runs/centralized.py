@@ -25,6 +25,7 @@ from fedsm.client.site_file import CACHE_BUDGET
 from fedsm.core.errors import UserError
 from fedsm.core.files import write_json
 from fedsm.core.settings import JobSettings
+from fedsm.core.signing import owner_signer
 from fedsm.core.state import copy
 from fedsm.core.tensors import Batch
 from fedsm.data.augment import augment_batch
@@ -37,6 +38,7 @@ from fedsm.selectors.inference import GLOBAL
 from fedsm.server.policy_choice import choose_policy
 from fedsm.server.record import Progress
 from fedsm.server.results import summarize
+from fedsm.server.run_record import sign_run
 from fedsm.super_model.artefact import save_super_model, versions
 from fedsm.tracks import rate_factor_in
 from fedsm.tracks.base import TRAIN, SiteContext
@@ -176,5 +178,6 @@ def run_centralized(settings: JobSettings, root: Path, names: list[str], out: Pa
     manifest |= {"images": images, "scores": results["test"], "files": files, "pooled": True}
     save_super_model(out / "super_model", settings, manifest, {GLOBAL: best}, {})
     write_json(out / RESULTS, results)
+    sign_run(out, settings, names, owner_signer())
     progress.tell("finished")
     return results

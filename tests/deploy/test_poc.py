@@ -60,6 +60,9 @@ def test_up_submit_status_down(folder, data_root, capsys, monkeypatch):
         "cross_site_val",
         "artifact_manifest.json",
     }
+    kit = Poc(folder / "poc").kits / "site-2"
+    told = ask(capsys, "verify", out, "--kit", kit)[0]["data"]
+    assert told["verified"] and told["record"]["submitter"]["name"] == "lead@fedsm.org", "by real certificates"
     job = json.loads((out / "run.json").read_text())["job_id"]
     found, missing = artefacts_by_nvflare(job, Poc(folder / "poc").lead, folder / "by_nvflare")
     assert missing == ["client_logs"] and found["global_model"].endswith("/super_model/global.safetensors")
@@ -89,6 +92,10 @@ def test_up_submit_status_down(folder, data_root, capsys, monkeypatch):
     assert {p.name for p in federated.iterdir()} == {
         "evaluation.json", "evaluation.md", "evaluation.csv", "MODEL_CARD.md", "evaluation.log",
     }  # fmt: skip
+
+    audit = ask(capsys, "privacy", "audit", out, "--env", "poc", *here)[0]["data"]["audit"]
+    assert set(audit["attacks"]) == set(SITES) and audit["missing"] == {}, "each site attacked at home"
+    assert main(["verify", str(out)]) == 0, "what commands write into a run later is not in its record"
 
     lost = Poc(folder / "poc").kits / "site-2"
     for process in processes_of(lost):

@@ -28,7 +28,7 @@ from fedsm.client.failures import OUT_OF_MEMORY, speaks_of_memory
 from fedsm.client.site_settings import SiteLocation
 from fedsm.client.work import Aborted, Answer
 from fedsm.core.errors import UserError
-from fedsm.core.task_names import EVALUATE, SCORE
+from fedsm.core.task_names import OF_ALL_MODELS
 from fedsm.core.tensors import Tensors
 
 COMMAND = (
@@ -74,7 +74,7 @@ class TrainerLink:
             UserError: as the trainer raised it; or the trainer died, with the reason.
         """
         settings = meta["settings"]
-        seconds = settings["evaluate_timeout" if task in (EVALUATE, SCORE) else "round_timeout"]
+        seconds = settings["evaluate_timeout" if task in OF_ALL_MODELS else "round_timeout"]
         return self._free_child().ask(task, meta, payload, aborted, seconds)
 
     def close(self) -> None:

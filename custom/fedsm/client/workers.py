@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fedsm.client.site_auditor import SiteAuditor
 from fedsm.client.site_scorer import SiteScorer
 from fedsm.client.site_settings import SiteLocation, load_site_settings
 from fedsm.client.site_trainer import SiteTrainer
 from fedsm.client.work import check_task
 from fedsm.core.settings import JobSettings
-from fedsm.core.task_names import SCORE
+from fedsm.core.task_names import AUDIT, SCORE
 from fedsm.nets import check_sizes
 from fedsm.tracks import check_options
 
-Worker = SiteTrainer | SiteScorer
+Worker = SiteTrainer | SiteScorer | SiteAuditor
+_OF_EVALUATIONS: dict[str, type[SiteScorer] | type[SiteAuditor]] = {SCORE: SiteScorer, AUDIT: SiteAuditor}
 
 
 def build_worker(location: SiteLocation, task: str, meta: dict) -> Worker:
@@ -28,6 +30,6 @@ def build_worker(location: SiteLocation, task: str, meta: dict) -> Worker:
     settings = JobSettings.from_dict(meta["settings"])
     check_options(settings)
     check_sizes(settings, len(sites))
-    if task == SCORE:
-        return SiteScorer(settings, site, location.site, sites)
+    if task in _OF_EVALUATIONS:
+        return _OF_EVALUATIONS[task](settings, site, location.site, sites)
     return SiteTrainer(settings, site, location.site, sites.index(location.site), sites, run_id)

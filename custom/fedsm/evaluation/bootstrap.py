@@ -48,14 +48,28 @@ def resample(values: np.ndarray, patients: list[str], seed: int, site: str) -> R
         seed: fixes the draws.
         site: the site's name; part of the seed.
     """
-    names, first, group = np.unique(patients, return_index=True, return_inverse=True)
-    group = first.argsort().argsort()[group]  # numbered as they come: the draws do not depend on how patients are named
+    group, drawn = draw_patients(patients, seed, site)
     values = np.asarray(values, np.float64)
-    totals = np.bincount(group, values, len(names))
-    counts = np.bincount(group, minlength=len(names))
-    rng = np.random.default_rng(derive_seed(seed, site, "bootstrap"))
-    drawn = rng.integers(0, len(names), (DRAWS, len(names)))
-    return Resampled(float(values.mean()), len(values), totals[drawn].sum(1), counts[drawn].sum(1), len(names))
+    totals = np.bincount(group, values, drawn.shape[1])
+    counts = np.bincount(group, minlength=drawn.shape[1])
+    return Resampled(float(values.mean()), len(values), totals[drawn].sum(1), counts[drawn].sum(1), drawn.shape[1])
+
+
+def draw_patients(patients: list[str], seed: int, *names: str) -> tuple[np.ndarray, np.ndarray]:
+    """Samples of patients, with replacement, as many as there are.
+
+    Args:
+        patients: the patient of each of N images.
+        seed: fixes the draws.
+        names: further parts of the seed: the site, and the part of its images where two are drawn.
+
+    Returns:
+        (N,) the number of each image's patient, and (DRAWS, P) the numbers of the patients that were drawn.
+    """
+    unique, first, group = np.unique(patients, return_index=True, return_inverse=True)
+    group = first.argsort().argsort()[group]  # numbered as they come: the draws do not depend on how patients are named
+    rng = np.random.default_rng(derive_seed(seed, *names, "bootstrap"))
+    return group, rng.integers(0, len(unique), (DRAWS, len(unique)))
 
 
 def difference(first: Resampled, second: Resampled) -> Resampled:

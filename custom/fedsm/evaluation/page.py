@@ -50,6 +50,16 @@ def glossary(words: dict[str, str]) -> Markup:
     return Markup('<dl class="words">{}</dl>').format(Markup("").join(entry.format(*pair) for pair in words.items()))
 
 
+def bullets(items: list[str]) -> Markup:
+    """A list of plain texts."""
+    return Markup("<ul>{}</ul>").format(Markup("").join(Markup("<li>{}</li>").format(item) for item in items))
+
+
+def details(title: str, content: Markup) -> Markup:
+    """Something that is shown when it is asked for."""
+    return Markup("<details><summary>{}</summary>{}</details>").format(title, content)
+
+
 def page(title: str, subtitle: str, sections: list[Section], patients: bool) -> str:
     """The whole file.
 

@@ -33,6 +33,7 @@ from fedsm.flare.curves import check_receiver, send_earlier, send_validation
 from fedsm.flare.round import Round
 from fedsm.flare.run import Run
 from fedsm.flare.settle import settle, try_candidates
+from fedsm.flare.signing import sign_finished
 from fedsm.flare.simulated_data import check_simulated_data
 from fedsm.flare.submitter import submitter_of
 from fedsm.flare.task_runner import GO_ON, TooFewAnswers
@@ -197,5 +198,6 @@ class FedSMController(Controller):
         measured["missing_in_evaluation"] = validation.results.missing | test.results.missing
         measured["privacy"] = run.aggregator.registry.privacy
         write_results(run.folder, run.job, run.record, summary, measured)
+        sign_finished(run, self._submitter, self._checkpoint_dir)
         run.progress.tell("finished", results="results.json")
         run.log_info(f"fedsm finished: results and super model are in {run.folder}")

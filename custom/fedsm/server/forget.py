@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedsm.core.errors import UserError
+from fedsm.core.files import write_bytes
 from fedsm.core.names import below, check_site_name, refuse_links
 from fedsm.core.plain_json import reading
 from fedsm.core.private_files import close_to_others
@@ -21,10 +22,10 @@ from fedsm.selectors.inference import personal
 from fedsm.server.checkpoint import FOLDER, Checkpoints
 from fedsm.server.record import RunRecord
 from fedsm.super_model.artefact import load_super_model, save_super_model
+from fedsm.super_model.record import RECORD, SUPER_MODEL
 from fedsm.tracks import check_tracks, server_tracks
 from fedsm.tracks.base import Membership
 
-SUPER_MODEL = "super_model"
 _REST = ("run.json", "accepted.jsonl", "progress.jsonl", "results.json")
 
 
@@ -139,6 +140,8 @@ class Forgetting:
         manifest = {k: v for k, v in old.manifest.items() if k not in ("format", "settings", "networks")}
         manifest |= {"sites": self.plan.sites, "forgotten": [*manifest.get("forgotten", []), self._site]}
         save_super_model(folder, old.settings, manifest, networks, notes)
+        if (self._run / SUPER_MODEL / RECORD).is_file():  # still shows which of the files are as they were signed
+            write_bytes(folder / RECORD, (self._run / SUPER_MODEL / RECORD).read_bytes())
 
     def _without(self, model: str, weights: Tensors) -> Tensors:
         """A model without the site; one that is not shared is as it was."""

@@ -3,12 +3,12 @@
 super_model/
   manifest.json
   MODEL_CARD.md
+  record.json               signed, when the run has ended; see `record.py`
   global.safetensors  personal.<site>.safetensors ...  selector.safetensors
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -26,11 +26,13 @@ from fedsm.core.names import below, check_plain_names, check_run_id, check_site_
 from fedsm.core.plain_json import read_json
 from fedsm.core.settings import JobSettings
 from fedsm.core.tensors import Tensors
+from fedsm.core.trust import Trust
 from fedsm.selectors.policy import read_policy
 from fedsm.super_model.card import CARD, render_card
+from fedsm.super_model.record import digest_of
+from fedsm.super_model.verify import MANIFEST, signed_digests
 
 FORMAT = "fedsm-super-model/1"
-MANIFEST = "manifest.json"
 
 
 @dataclass
@@ -60,18 +62,23 @@ def save_super_model(
         for name, tensors in networks.items():
             file = f"{name}.safetensors"
             save_file({k: v.contiguous() for k, v in tensors.items()}, partial / file)
-            entries[name] = {"file": file, "sha256": _digest(partial / file)} | notes.get(name, {})
+            entries[name] = {"file": file, "sha256": digest_of(partial / file)} | notes.get(name, {})
         content = {"format": FORMAT, "settings": settings.to_dict()} | manifest | {"networks": entries}
         (partial / MANIFEST).write_text(json.dumps(content, indent=1))
         (partial / CARD).write_text(render_card(content), encoding="utf-8")
 
 
-def load_super_model(folder: Path) -> SuperModelFiles:
+def load_super_model(folder: Path, trust: Trust | None = None) -> SuperModelFiles:
     """Loads a super model. Runs no code from the folder: JSON and safetensors only.
 
+    Args:
+        folder: the super model's.
+        trust: who must have signed it; None: nobody need have.
+
     Raises:
-        UserError: something is missing, damaged or not a super model's.
+        UserError: something is missing, damaged or not a super model's, or not what was signed.
     """
+    signed = None if trust is None else signed_digests(folder, trust)
     try:
         manifest = read_json(folder / MANIFEST)
     except (OSError, ValueError) as e:
@@ -86,6 +93,8 @@ def load_super_model(folder: Path) -> SuperModelFiles:
     except (KeyError, TypeError, AttributeError) as e:
         raise UserError(f"{folder / MANIFEST} is incomplete ({e})", remedy="copy the super model again") from e
     _check_names(manifest, listed, folder)
+    if signed is not None and (other := [file for file, sha256 in listed.values() if signed.get(file) != sha256]):
+        raise UserError("is not the file that was signed", file=folder / other[0], remedy="get the super model again")
     # Checksums take longer than reading, so all processors share the work.
     with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:
         tensors = list(pool.map(lambda entry: _load_network(folder / entry[0], entry[1]), listed.values()))
@@ -118,7 +127,7 @@ def _check_names(manifest: dict, listed: dict[str, tuple[str, str]], folder: Pat
 def _load_network(path: Path, sha256: str) -> Tensors:
     """The tensors of a file, mapped into memory: processes share one copy, and pages are read when they are used."""
     try:
-        if _digest(path) != sha256:
+        if digest_of(path) != sha256:
             raise UserError(
                 f"{path} is not the file that {MANIFEST} describes (checksum differs)", remedy="copy it again"
             )
@@ -139,8 +148,3 @@ def versions() -> dict[str, str]:
     import fedsm
 
     return {"fedsm": fedsm.__version__, "torch": torch.__version__, "monai": monai.__version__}
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as f:
-        return hashlib.file_digest(f, "sha256").hexdigest()

@@ -4,6 +4,7 @@ OUT/
   README.md                front matter for the hub, our model card, how it is used, which images are foreign, changes
   config.json              what it takes and gives, and which networks it has
   manifest.json  *.safetensors   as `fedsm.super_model.artefact` writes them: `SuperModel.load(OUT)` loads the folder
+  record.json              if the super model has one: `SuperModel.load(OUT, verify=...)`
   LICENSE
 """
 
@@ -19,9 +20,10 @@ import yaml
 import fedsm
 from fedsm.core.files import replacing_folder
 from fedsm.selectors.inference import personal
-from fedsm.super_model.artefact import MANIFEST
 from fedsm.super_model.card import render_card
 from fedsm.super_model.model import SuperModel
+from fedsm.super_model.record import RECORD
+from fedsm.super_model.verify import MANIFEST
 
 LIBRARY = "fedsm"
 _LICENSE = """The weights belong to the sites that trained them. This file does not license them: whoever publishes this
@@ -57,7 +59,8 @@ def export_hub(model: SuperModel, source: Path, folder: Path, evaluation: dict |
         evaluation: the content of evaluation.json of its test images, which adds intervals to the card.
     """
     with replacing_folder(folder) as partial:
-        for name in (MANIFEST, *(entry["file"] for entry in model.manifest["networks"].values())):
+        record = [RECORD] if (source / RECORD).is_file() else []
+        for name in (MANIFEST, *record, *(entry["file"] for entry in model.manifest["networks"].values())):
             shutil.copyfile(source / name, partial / name)
         (partial / "config.json").write_text(json.dumps(_config(model), indent=2) + "\n", encoding="utf-8")
         (partial / "README.md").write_text(render_readme(model, evaluation), encoding="utf-8")

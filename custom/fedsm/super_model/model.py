@@ -23,6 +23,7 @@ from fedsm.core.errors import UserError
 from fedsm.core.settings import JobSettings
 from fedsm.core.tensors import Tensors
 from fedsm.core.text import one_line
+from fedsm.core.trust import trust_in
 from fedsm.data.dataset import to_pixels
 from fedsm.data.intensity import IntensityError
 from fedsm.data.labels import compose, mask_table
@@ -68,22 +69,27 @@ class SuperModel:
             raise UserError(f"the super model has no network {missing[0]!r}", remedy="copy it again")
 
     @classmethod
-    def load(cls, path: str | Path, device: str | torch.device | None = None) -> SuperModel:
+    def load(
+        cls, path: str | Path, device: str | torch.device | None = None, verify: bool | str | Path = False
+    ) -> SuperModel:
         """Loads a super model's folder; its files are checked against their checksums.
 
         Args:
             path: `super_model/` of a run.
             device: where to compute; default CUDA when present, else the CPU.
+            verify: who must have signed it: the server of the federation of this startup kit (the kit's folder, or its
+                `startup/rootCA.pem`), or the owner of this public key (a PEM file, or its text). True: anybody, so that
+                it is only known that nothing has changed since. False: it need not be signed.
 
         Raises:
-            UserError: something is missing, damaged or not a super model's, or there is no such device.
+            UserError: something is missing, damaged or not a super model's, there is no such device, or `verify` fails.
         """
         try:
             device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
             torch.empty(0, device=device)
         except (RuntimeError, AssertionError) as e:
             raise UserError(f"device {str(device)!r} cannot be used: {str(e).splitlines()[0]}") from e
-        files = load_super_model(Path(path))
+        files = load_super_model(Path(path), None if verify is False else trust_in(verify))
         try:
             return cls(files.settings, files.manifest, files.networks, device)
         except (KeyError, RuntimeError, ValueError) as e:  # torch on weights that do not fit the settings
