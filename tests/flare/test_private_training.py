@@ -6,10 +6,14 @@ import math
 import pytest
 
 from fedsm.client.privacy_ledger import FILE_NAME
+from fedsm.client.workers import build_worker
+from fedsm.core.errors import UserError
+from fedsm.core.task_names import REGISTER
 from fedsm.server.checks import dp_problem
 from fedsm.server.results_file import TrainingPrivacy
 from tests.core.test_privacy_loss import NoisySteps, reference
 from tests.helpers.federation import Federation, results_of
+from tests.helpers.hostile_server import meta_of, real_site
 from tests.helpers.small_jobs import SITES, small_settings
 
 GOOD = dict.fromkeys(TrainingPrivacy.model_fields, 0.5) | {"steps": 3}
@@ -67,9 +71,12 @@ def test_a_site_with_a_fixed_noise_stops_when_its_epsilon_is_spent(tmp_path, dat
     ],
 )
 def test_what_cannot_be_made_private_is_refused_before_training(tmp_path, data_root, given, words):
-    run = Federation(tmp_path, data_root, small_settings(rounds=1, **given), SITES, site_settings=dp(tmp_path)).run()
-    assert words in results_of(run)["validation"]["history"][0]["missing"]["site-1"]
-    assert not (tmp_path / "site-1" / FILE_NAME).exists()
+    """At the registration: the site's worker is not even built."""
+    place = real_site(tmp_path / "site", data_root / "site-1", dp={"epsilon": 4.0, "delta": 1e-2})
+    with pytest.raises(UserError, match=words) as caught:
+        build_worker(place, REGISTER, meta_of(small_settings(rounds=1, **given)))
+    assert caught.value.remedy and words in caught.value.public
+    assert not list(tmp_path.rglob(FILE_NAME))
 
 
 def test_a_consortium_with_update_privacy_reads_its_epsilon(tmp_path, data_root):
