@@ -147,6 +147,7 @@ def broken() -> list[tuple[str, list[bytes]]]:
         ("a bomb", [zipped([bytes(60 * MIB)])]),
         ("many bombs", [zipped([bytes(3 * MIB)] * 9)]),
         ("many files in a zip", [zipped([b"a"] * 30)]),
+        ("a long list in a zip", [zipped([b""] * 400)]),
         ("a zip in words", [b"PK\3\4" + b"zip" * 100]),
     ]
     found += [(f"cut to {part:.0%}", [*whole[1:], whole[0][: int(part * len(whole[0]))]]) for part in (0.1, 0.5, 0.95)]

@@ -66,6 +66,7 @@ def test_dicom_sites_and_their_nifti_copies_are_one(tmp_path):
         for key, tensor in tensors.items():
             assert torch.equal(tensor, models["nifti"].networks[name][key]), (name, key)
     dicom, nifti = (results_of(run) for run in runs.values())
+    assert any(row["majority"] for row in dicom["policies"]), "the sites have tried one model per volume"
     for key in ("test", "policies", "gamma", "delta", "share", "flip", "majority", "images"):
         assert dicom[key] == nifti[key], f"{key}: difference 0"
 

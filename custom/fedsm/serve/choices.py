@@ -44,11 +44,12 @@ def why(model: SuperModel, choice: str, batch: BatchPrediction, row: int) -> str
     assert yhat is not None, "a selector has probabilities"
     best, names = int(yhat[row].argmax()), names_of_yhat(model)
     sure, site = percent(float(yhat[row, best])), names[best]
+    far = "" if distance is None else f"{float(distance[row]):.1f}"
     if model.rule != MIXTURE and model.policy.majority and len(batch.weights) > 1:
-        return _of_volume(model, batch, row, f"The selector is {sure} sure that this slice is like those of {site}.")
+        near = f" Its distance to them is {far} times the usual one." if far else ""
+        return f"{_of_volume(model, batch, row)} By itself this slice is most like those of {site} ({sure}).{near}"
     if model.rule != THRESHOLD:
         return f"The selector gives {site} the most weight: {sure}."
-    far = "" if distance is None else f"{float(distance[row]):.1f}"
     if foreign is not None and bool(foreign[row]):
         return (
             f"Foreign: this image is unlike those of all sites. Its distance to the nearest site, {site}, is {far}"
@@ -67,16 +68,16 @@ def why(model: SuperModel, choice: str, batch: BatchPrediction, row: int) -> str
     return text
 
 
-def _of_volume(model: SuperModel, batch: BatchPrediction, row: int, slice_: str) -> str:
-    """Why a whole volume has one network; `slice_`: what is known of the slice."""
+def _of_volume(model: SuperModel, batch: BatchPrediction, row: int) -> str:
+    """Why a whole volume has one network."""
     foreign, name = batch.selection.foreign, model.models[int(batch.selection.choices[row])]
     if foreign is not None and bool(foreign[row]):
         return (
             "Foreign: most slices of this volume are unlike the images of all sites. So the global network segmented"
-            f" all of it: look at this mask with care. {slice_}"
+            " all of it: look at this mask with care."
         )
     network = "the global network" if name == GLOBAL else f"the network of {name.removeprefix('personal.')}"
-    return f"Most slices of this volume select {network}, so all of it gets that one. {slice_}"
+    return f"Most slices of this volume select {network}, so all of it gets that one."
 
 
 def percent(value: float) -> str:

@@ -26,6 +26,8 @@ from fedsm.serve.memory_file import memory_files
 SERIES = ".dcm"
 _ZIP, _MAGIC = b"PK\3\4", slice(128, 132)
 _BLOCK = 2**20
+_LISTED_BYTES = 1024  # of a zip's list, for each file that it may hold: Python reads the whole list
+_SIZE_OF_LIST = 5  # in what zipfile finds at a zip's end
 
 
 def is_series(files: Sequence[bytes]) -> bool:
@@ -41,8 +43,12 @@ def unpack(files: Sequence[bytes], limits: ServeLimits) -> tuple[bytes, ...]:
     """
     if len(files) > 1 or files[0][:4] != _ZIP:
         return tuple(files)
+    file = io.BytesIO(files[0])
     try:
-        with zipfile.ZipFile(io.BytesIO(files[0])) as archive:
+        end = zipfile._EndRecData(file)  # type: ignore[attr-defined]  # as ZipFile itself finds it
+        if end and end[_SIZE_OF_LIST] > limits.files * _LISTED_BYTES:
+            raise Refused(413, f"the zip lists too many files, the limit is {limits.files}")
+        with zipfile.ZipFile(file) as archive:
             entries = [entry for entry in archive.infolist() if not entry.is_dir() and not _is_hidden(entry.filename)]
             if len(entries) > limits.files:
                 raise Refused(413, f"the zip holds {len(entries)} files, the limit is {limits.files}")

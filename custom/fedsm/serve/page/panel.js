@@ -134,7 +134,9 @@ export class Panel {
     const name = `${kind}/${slice}.png`;
     const known = this.pictures.get(name);
     if (known) this.pictures.delete(name);
-    const url = known ?? fetchFile(this.answer.id, name).then((blob) => URL.createObjectURL(blob));
+    // Of a result that is dropped nothing more is wanted: the service would answer that it is gone.
+    const { signal } = this.abort;
+    const url = known ?? fetchFile(this.answer.id, name, signal).then((blob) => URL.createObjectURL(blob));
     url.catch(() => this.pictures.delete(name));
     this.pictures.set(name, url); // the last one is the most recent
     if (this.pictures.size > 2 * MOST) {

@@ -51,8 +51,8 @@ export async function predict(files, choice, signal) {
 }
 
 /** A file of a result as a Blob. */
-export async function fetchFile(id, name) {
-  return (await ask(`api/results/${encodeURIComponent(id)}/${name}`)).blob();
+export async function fetchFile(id, name, signal) {
+  return (await ask(`api/results/${encodeURIComponent(id)}/${name}`, { signal })).blob();
 }
 
 /** Lets the service forget a result; nobody waits for it. */
