@@ -11,6 +11,7 @@ from fedsm.core.errors import UserError
 
 if TYPE_CHECKING:
     from app_fedsm.cli.parser import Parser
+    from fedsm.super_model.model import SuperModel
 
 
 def _bundle(args: argparse.Namespace) -> int:
@@ -24,6 +25,7 @@ def _bundle(args: argparse.Namespace) -> int:
     kind, why = bundle_format(model, args.format)
     export_bundle(model, args.out, kind == "volumes")
     print(f"{args.out}: a bundle for {kind} ({why}); docs/README.md says how it is run")
+    _say_what_it_cannot(model)
     return 0
 
 
@@ -34,9 +36,18 @@ def _onnx(args: argparse.Namespace) -> int:
 
     if args.out.exists():
         raise UserError(f"{args.out} exists", remedy="choose another file")
-    worst = export_onnx(SuperModel.load(find_super_model(args.run), "cpu"), args.out)
+    model = SuperModel.load(find_super_model(args.run), "cpu")
+    worst = export_onnx(model, args.out)
     print(f"{args.out}: {args.out.stat().st_size / 1e6:.1f} MB, differs from the super model by at most {worst:.1g}")
+    _say_what_it_cannot(model)
     return 0
+
+
+def _say_what_it_cannot(model: SuperModel) -> None:
+    from fedsm.super_model.scripted import SLICE_BY_SLICE
+
+    if model.policy.majority:
+        print(SLICE_BY_SLICE)
 
 
 def _hub(args: argparse.Namespace) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shlex
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,12 +68,8 @@ def _write(args: argparse.Namespace, cases: list[Case], task: TaskSettings, site
 
     with tqdm(total=len(cases), desc="checking", unit="case", leave=False, disable=None) as bar:
         check_cases(cases, task, args.source, bar.update)
-    with tqdm(total=len(cases), desc="writing", unit="case", leave=False, disable=None) as bar:
-        try:
-            counts = write_root(cases, task, args.out, bar.update)
-        except OSError as e:
-            reason = e.strerror or e
-            raise UserError(f"{args.out} cannot be written: {reason}", remedy="check permissions and free space") from e
+    with _writing(args.out, len(cases)) as done:
+        counts = write_root(cases, task, args.out, done)
     found = ", ".join(f"{site} {len(own)}" for site, own in by_site(cases).items())
     print(f"{len(cases)} cases in {args.out}, by {sites.source}: {found}")
     print(f"files: {', '.join(f'{counts[how]} {how}' for how in ('linked', 'copied', 'stacked'))}")
@@ -92,14 +90,27 @@ def _export_nnunet(args: argparse.Namespace) -> int:
         raise UserError(f"--channel-names: the task has {settings.task.channels} channels")
     with tqdm(desc="checking", unit="case", leave=False, disable=None) as bar:
         cases = plan_export(args.root, args.out, settings, bar.update)
-    with tqdm(total=len(cases), desc="writing", unit="case", leave=False, disable=None) as bar:
-        try:
-            write_export(cases, args.out, settings.task, args.channel_names, bar.update)
-        except OSError as e:
-            reason = e.strerror or e
-            raise UserError(f"{args.out} cannot be written: {reason}", remedy="check permissions and free space") from e
+    with _writing(args.out, len(cases)) as done:
+        write_export(cases, args.out, settings.task, args.channel_names, done)
     print(f"{len(cases)} cases in {args.out}; {args.out / SITES} says which is of which site")
     return 0
+
+
+@contextlib.contextmanager
+def _writing(out: Path, cases: int) -> Iterator[Callable[..., object]]:
+    """A bar while cases are written; the block gets what is called after each.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    from tqdm import tqdm
+
+    with tqdm(total=cases, desc="writing", unit="case", leave=False, disable=None) as bar:
+        try:
+            yield bar.update
+        except OSError as e:
+            reason = e.strerror or e
+            raise UserError(f"{out} cannot be written: {reason}", remedy="check permissions and free space") from e
 
 
 def _add_places(parser: Parser, what: str, sites: str) -> None:

@@ -70,12 +70,12 @@ def _onboard(args: argparse.Namespace) -> Result:
 
 
 def _pixels(model: SuperModel, images: list[Path], site: str) -> Iterator[torch.Tensor]:
-    """The images in batches, with a bar."""
+    """The files, with a bar."""
     from tqdm import tqdm
 
     with tqdm(images, desc=f"looking at {printable(site)}", unit="file", leave=False, disable=None) as bar:
         for image in bar:
-            yield from model.read(image)[0].split(model.settings.batch_size)
+            yield model.read(image)[0]
 
 
 def _labelled(

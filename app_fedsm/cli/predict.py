@@ -34,8 +34,11 @@ Exit codes: 0 done, 1 some file could not be predicted (a line each on stderr), 
 def _policy(args: argparse.Namespace) -> dict[str, float | bool | None]:
     """What is asked for instead of the super model's own policy; None: as it is."""
     if args.hard:
-        return {"gamma": args.gamma, "delta": args.delta, "share": 0.0, "flip": bool(args.tta)}
-    return {"gamma": args.gamma, "delta": args.delta, "share": args.share, "flip": args.tta}
+        args.share, args.tta = 0.0, bool(args.tta)
+    majority = None if args.volume_selection is None else args.volume_selection == "majority"
+    return {
+        "gamma": args.gamma, "delta": args.delta, "share": args.share, "flip": args.tta, "majority": majority,
+    }  # fmt: skip
 
 
 def _predict(args: argparse.Namespace) -> int:
@@ -100,6 +103,11 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument(
         "--tta", action=argparse.BooleanOptionalAction, help="predict the mirror image as well and take the mean"
     )
+    parser.add_argument(
+        "--volume-selection", choices=("slice", "majority"),
+        help="of a volume: each slice the model that it selects, or all the one that most select (default: as chosen on"
+        " the validation images)",
+    )  # fmt: skip
     parser.add_argument("--no-overlays", action="store_true", help="write no overlays")
     parser.add_argument(
         "--secondary-capture", action="store_true", help="of DICOM images write the overlay as DICOM too, to captures/"

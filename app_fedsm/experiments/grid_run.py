@@ -143,7 +143,7 @@ def test_on(folder: Path, settings: JobSettings, data: Path, site: str, cache: P
     part = load_site(data / site, site, settings, cache=site_cache(cache, site))["test"]
     policy, sites = read_policy(model.manifest, str(folder)), model.manifest["sites"]
     evaluation = evaluate_candidates(
-        settings, sites, model.networks, lambda: part.batches(settings.batch_size, device), device, policy
+        settings, sites, model.networks, lambda: part.batches(settings.batch_size, device), device, policy, part.slices
     )
     return {
         "site": site,

@@ -98,7 +98,7 @@ def gammas_of(unseen: dict) -> dict[str, dict]:
     best = max(rows, key=lambda row: (round(_mean(row["dice"]), 12), row["gamma"]))
     never = next((row for row in rows if row["gamma"] == 0), None)
     own = unseen["policy"]
-    plain = own["delta"] is None and not own["share"] and not own["flip"]
+    plain = own["delta"] is None and not own["share"] and not own["flip"] and not own.get("majority")
     shown = {
         "super model": None if plain else policy | {"gamma": own["gamma"]},  # else it is Algorithm 2
         "gamma 0": never,

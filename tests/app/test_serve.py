@@ -23,7 +23,7 @@ def test_it_serves_until_it_is_stopped(tmp_path):
         address = line.split()[0].rstrip("/")
         assert address.startswith("http://127.0.0.1:") and "not for clinical use" in line
         assert requests.get(f"{address}/health").json()["status"] == "ok"
-        for script in ("page.js", "panel.js", "server.js", "style.css", "icon.svg", ""):
+        for script in ("page.js", "dropped.js", "panel.js", "server.js", "style.css", "icon.svg", ""):
             assert requests.get(f"{address}/{script}").status_code == 200
         assert send(address, picture(), name="Erika Mustermann.png").status_code == 200
         assert send(address, b"no image", name="Erika Mustermann.png").status_code == 422

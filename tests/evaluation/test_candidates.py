@@ -3,8 +3,10 @@
 import pytest
 import torch
 
+from fedsm.data.cases import Case
 from fedsm.evaluation import candidates as module
-from fedsm.evaluation.candidates import evaluate_candidates, main_model, validate_candidates
+from fedsm.evaluation.candidates import Candidates, evaluate_candidates, main_model, validate_candidates
+from fedsm.evaluation.image_scores import score_images
 from fedsm.selectors.policy import Policy
 from fedsm.tracks import server_tracks
 from tests.helpers.small_jobs import SITES, small_settings
@@ -112,6 +114,55 @@ def test_the_grid_of_the_validation_images_agrees_with_every_policy(given):
             policy = Policy(0.0, row["delta"], share)
             one = evaluate_candidates(settings, SITES, models, lambda: [batch], CPU, policy)
             assert mean(one["policy"]["dice"]) == pytest.approx(dice, abs=1e-6), policy
+
+
+def test_one_model_for_a_volume(given):
+    """The first two images are a volume. At delta 1.5 the second is foreign (1.6), so they select site 1 and the global
+    model, one slice each; the global one has no yhat, so both get site 1. One foreign slice of two is not most."""
+    settings, models, batch = given
+    batches = lambda: [(batch[0], batch[1])]  # noqa: E731
+    found = evaluate_candidates(settings, SITES, models, batches, CPU, Policy(0.0, 1.5, majority=True), [2, 1])
+    assert found["policy"]["selected"] == {
+        "global": 0, "personal.site-1": 2, "personal.site-2": 0, "personal.site-3": 1,
+    }  # fmt: skip
+    assert found["policy"]["foreign"] == 0
+    alone = evaluate_candidates(settings, SITES, models, batches, CPU, Policy(0.0, 1.5), [2, 1])["policy"]
+    assert alone["foreign"] == 1 and alone["selected"]["global"] == 1
+    pictures = evaluate_candidates(settings, SITES, models, batches, CPU, Policy(0.0, 1.5, majority=True), [1, 1, 1])
+    assert pictures["policy"] == alone
+
+
+def test_a_file_is_scored_with_the_model_of_its_volume(given):
+    """Its slices select site 1, the global model (foreign) and site 3; the sums of yhat are 1.4, none and 0.65."""
+    settings, models, (images, labels) = given
+    case = Case("a", "p", "test", images, labels.to(torch.uint8), (1.0, 1.0), "px")
+    candidates = Candidates(settings, SITES, models, CPU)
+    scored = [
+        score_images(candidates, [case], Policy(0.0, 1.5, majority=majority), 3, CPU, lambda: None, ("dice",))
+        for majority in (False, True)
+    ]
+    assert [found.choices.tolist() for found in scored] == [[1, 0, 3], [1, 1, 1]]
+    assert [found.foreign.tolist() for found in scored] == [[False, True, False], [False] * 3]
+    by_volume = scored[1].scores
+    assert torch.equal(by_volume["super_model"]["dice"], by_volume["personal.site-1"]["dice"])
+    assert not torch.equal(scored[0].scores["super_model"]["dice"], by_volume["super_model"]["dice"])
+
+
+def test_the_grid_by_majority_agrees_with_every_policy(given):
+    settings, models, batch = given
+    mean = lambda by_label: sum(by_label.values()) / len(by_label)  # noqa: E731
+    found = validate_candidates(settings, SITES, "site-1", models, lambda: [batch], CPU, [2, 1])
+    assert [(r["share"], r["flip"]) for r in found["majorities"]] == [
+        (r["share"], r["flip"]) for r in found["mixtures"]
+    ]
+    assert found["majorities"] != found["mixtures"]
+    for row in found["majorities"]:
+        for gamma, dice in zip(settings.gammas, row["dice"], strict=True):
+            policy = Policy(gamma, None, row["share"], row["flip"], True)
+            one = evaluate_candidates(settings, SITES, models, lambda: [batch], CPU, policy, [2, 1])
+            assert mean(one["policy"]["dice"]) == pytest.approx(dice, abs=1e-6), policy
+    for changed, slices in ((settings, [1, 1, 1]), (settings.replace(volume_selection="slice"), [2, 1])):
+        assert validate_candidates(changed, SITES, "site-1", models, lambda: [batch], CPU, slices)["majorities"] == []
 
 
 def test_without_a_selector_only_mirror_images_are_tried(given):

@@ -32,7 +32,7 @@ def scores(seed, patients):
     by = {name: {m: torch.rand(n, 2, generator=rng) for m in METRICS} for name in order}
     yhat = torch.rand(n, 2, generator=rng).softmax(1)
     found = ImageScores(patients, order, "threshold", by, yhat, None, "px")
-    by[SUPER] = found.at_gamma(MANIFEST["gamma"])
+    by[SUPER], found.choices = found.at_gamma(MANIFEST["gamma"]), found.chosen(MANIFEST["gamma"])
     return found
 
 

@@ -215,6 +215,7 @@ def good_answer(aggregator: SoftPullAggregator, task: str, settings) -> Shareabl
                 for flip in (False, True)
                 for share in settings.shares
             ],
+            "majorities": [],
             "deltas": [
                 {"delta": delta, "foreign": 0, "dice": [0.5] * len(settings.shares)}
                 for delta in [*settings.deltas, None]

@@ -7,10 +7,10 @@ import torch
 
 from fedsm.core.errors import UserError
 from fedsm.selectors.gaussian import StatisticsSelector, gaussian_classes, typical_distances
-from fedsm.selectors.inference import MIXTURE, THRESHOLD
+from fedsm.selectors.inference import DIRECT, MIXTURE, THRESHOLD
 from fedsm.selectors.policy import Policy, in_words, mirrored_too, probabilities_of, read_policy
 from fedsm.selectors.releases import exact_sums
-from fedsm.selectors.selection import apply_policy, mixed_with_global, weights_of
+from fedsm.selectors.selection import Selection, apply_policy, by_majority, mixed_with_global, weights_of
 
 YHAT = torch.tensor([[0.95, 0.05], [0.6, 0.4], [0.1, 0.9]])
 DISTANCE = torch.tensor([0.8, 0.8, 3.0])
@@ -95,6 +95,48 @@ def test_foreign_images_are_not_shared_by_soft_selection():
     assert weights[2].tolist() == [1, 0, 0] and weights[0].tolist() == pytest.approx([0, 0.95, 0.05])
 
 
+def voted(choices, yhat, slices, rule=THRESHOLD, foreign=None):
+    given = Selection(
+        torch.tensor(choices), torch.tensor(yhat), None, None if foreign is None else torch.tensor(foreign)
+    )
+    return by_majority(given, rule, slices)
+
+
+def test_the_model_of_a_volume_is_what_most_slices_select():
+    """A volume of 3 slices that select 2, 1, 2: model 2. A picture keeps its own. A volume of 2: model 1 twice."""
+    yhat = [[0.1, 0.9], [0.9, 0.1], [0.2, 0.8], [0.3, 0.7], [0.6, 0.4], [0.6, 0.4]]
+    found = voted([2, 1, 2, 2, 1, 1], yhat, [3, 1, 2])
+    assert found.choices.tolist() == [2, 2, 2, 2, 1, 1] and found.foreign is None
+    assert found.yhat.tolist() == torch.tensor(yhat).tolist(), "what each slice says stays"
+
+
+def test_of_equal_votes_the_larger_sum_of_yhat():
+    """One slice each: sums of yhat are 0.95 + 0.4 = 1.35 for site 1, and 0.05 + 0.6 = 0.65 for site 2. With 0.55 in
+    place of 0.95 they are 0.95 and 1.05. A tie with the global model, which has no yhat, is the site's; where the
+    selector gives it some (rule `direct`), it can win: 0.5 + 0.4 against 0.2 + 0.5. All equal: the first."""
+    assert voted([1, 2], [[0.95, 0.05], [0.4, 0.6]], [2]).choices.tolist() == [1, 1]
+    assert voted([1, 2], [[0.55, 0.45], [0.4, 0.6]], [2]).choices.tolist() == [2, 2]
+    assert voted([0, 2], [[0.5, 0.5], [0.1, 0.9]], [2]).choices.tolist() == [2, 2]
+    direct = [[0.5, 0.2, 0.3], [0.4, 0.5, 0.1]]
+    assert voted([0, 1], direct, [2], DIRECT).choices.tolist() == [0, 0]
+    assert voted([1, 2], [[0.5, 0.5], [0.5, 0.5]], [2]).choices.tolist() == [1, 1]
+
+
+def test_a_volume_is_foreign_if_most_of_its_slices_are():
+    """2 of 3: foreign, and these two select the global model. 1 of 2 is not most; 0 of 1 and 1 of 1 are a picture's."""
+    yhat = [[0.9, 0.1]] * 7
+    found = voted([0, 0, 1, 0, 1, 1, 0], yhat, [3, 2, 1, 1], foreign=[True, True, False, True, False, False, True])
+    assert found.foreign.tolist() == [True] * 3 + [False] * 2 + [False, True]
+    assert found.choices.tolist() == [0, 0, 0, 1, 1, 1, 0]
+
+
+def test_a_mixture_and_no_selector_have_no_majority():
+    mixture = Selection(torch.tensor([1, 2, 2]), torch.rand(3, 3))
+    assert by_majority(mixture, MIXTURE, [3]) is mixture
+    nothing = Selection(torch.zeros(3, dtype=torch.long))
+    assert by_majority(nothing, None, [3]) is nothing
+
+
 def test_mirror_images_by_hand():
     """A network whose logit is the pixel times its column (0, 1): x = (1, 1) gives (0, 1) and, for the mirror image
     mirrored back, (1, 0): the mean of both is (sigmoid 0 + sigmoid 1) / 2 = (0.5 + 0.7311) / 2 in both columns."""
@@ -121,6 +163,7 @@ def test_what_a_prediction_costs():
         {"share": 1.5},
         {"share": [0.2, 1.5]},
         {"flip": "yes"},
+        {"majority": 1},
     ],
 )
 def test_a_policy_out_of_range_is_refused(bad):

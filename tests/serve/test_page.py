@@ -10,6 +10,7 @@ from fedsm.data.readers import read
 from fedsm.serve.service import Service
 from fedsm.super_model.model import SuperModel
 from tests.helpers.chromium import Page
+from tests.helpers.dicom_files import MR, random_volume, read_dicom, write_series
 from tests.helpers.service import picture, serving, volume
 from tests.helpers.small_model import write_super_model
 
@@ -132,6 +133,33 @@ def test_a_volume_by_wheel_and_keys(page, tmp_path):
         page.press("ArrowUp")
         page.wait("[...document.querySelectorAll('.panel')].every(p => p.dataset.shown == 2)")
         page.press("c")
+        assert only_from(page, address) and page.messages == []
+
+
+def test_a_dicom_series_by_its_files_and_its_folder(page, tmp_path):
+    """All its files are one image, and its mask can be had as DICOM-SEG; a picture beside it is another image."""
+    write_series(tmp_path / "study" / "se1", random_volume(2), sop_class=MR)
+    (tmp_path / "a.png").write_bytes(picture())
+    model = SuperModel.load(write_super_model(tmp_path, task="prostate", overrides=["task.selector_net={}"]), "cpu")
+    with serving(Service(model)) as address:
+        page.open(address)
+        page.wait("!document.querySelector('#main').hidden")
+        page.choose_files("#files", *(tmp_path / "study/se1").iterdir(), tmp_path / "a.png")
+        page.wait(f"{SHOWN} == 3")
+        names = "[...document.querySelectorAll('#cases button')].map(b => b.innerText)"
+        assert page.run(names) == ["6 DICOM files", "a.png"]
+        page.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path / "got"))
+        page.click("[data-file=dicom]")
+        while not (tmp_path / "got/6 DICOM files_mask.dcm").exists():
+            page.run("1")
+        assert read_dicom(tmp_path / "got/6 DICOM files_mask.dcm").Modality == "SEG"
+        page.press("n")
+        page.wait(f"{SHOWN} == 1")
+        assert page.run("document.querySelector('[data-file=dicom]').hidden")
+        page.drop_files("#drop", tmp_path / "study")
+        page.wait("document.querySelectorAll('#cases button').length == 3")
+        page.wait(f"{SHOWN} == 3")
+        assert page.run(names)[2] == "6 DICOM files"
         assert only_from(page, address) and page.messages == []
 
 

@@ -10,14 +10,17 @@ import nibabel
 import numpy as np
 import pytest
 import requests
+import torch
 from PIL import Image
 
 from fedsm.data.readers import read
+from fedsm.serve.choices import why
 from fedsm.serve.limits import ServeLimits
 from fedsm.serve.service import Service
 from fedsm.super_model.model import SuperModel
+from fedsm.super_model.volumes import predict_volumes
 from tests.helpers.service import picture, send, serving, volume
-from tests.helpers.small_model import SITES, write_super_model
+from tests.helpers.small_model import SITES, site_images, write_super_model
 
 
 @pytest.fixture(scope="module")
@@ -141,3 +144,16 @@ def test_super_models_without_a_threshold(tmp_path, kind, first):
         assert requests.get(f"{address}/api/model").json()["choices"][0] == first
         answer = send(address, picture()).json()
         assert answer["choice"] == first and answer["slices"][0]["distance"] is None and answer["summary"]
+
+
+def test_a_volume_with_one_network(tmp_path):
+    """Most of the slices are like site-2's, and so is what is said of each."""
+    model = SuperModel.load(write_super_model(tmp_path, policy={"majority": True}), "cpu")
+    slices = torch.cat([site_images(model.settings, k, n) for k, n in ((0, 2), (1, 3))])
+    batch = predict_volumes(model, slices, [5], 2)
+    told = [why(model, "selector", batch, row) for row in range(5)]
+    assert all(text.startswith("Most slices of this volume select the network of site-2, so all") for text in told)
+    assert ["most like those of site-1" in text for text in told] == [True] * 2 + [False] * 3
+    assert "You asked for" in why(model, "global", batch, 0)
+    far = batch._replace(selection=batch.selection._replace(foreign=torch.ones(5, dtype=torch.bool)))
+    assert "Foreign: most slices" in why(model, "selector", far, 0) and "times the usual one" in told[0]

@@ -22,6 +22,12 @@ class Watched:
     def __init__(self, model):
         self.model, self.begin, self.started = model, threading.Event(), threading.Event()
         self.batches: list[tuple[int, dict]] = []
+        self.votes: list[int] = []
+        self.policy_for, self.rule = model.policy_for, model.rule
+
+    def select(self, pixels, policy):
+        self.votes.append(len(pixels))
+        return self.model.select(pixels, policy)
 
     def predict_batch(self, pixels, **options):
         self.started.set()
@@ -72,6 +78,27 @@ def test_a_picture_does_not_wait_for_a_volume(model, worker, watched):
     picture.add_done_callback(lambda _: done.append(len(watched.batches)))
     assert len(volume.result(30).weights) == 40 and len(picture.result(30).weights) == 1
     assert done[0] <= 2 and [size for size, _ in watched.batches] == [1, *[4] * 10, 1]
+
+
+def test_one_model_for_a_volume(tmp_path):
+    """6 slices like site-2's and 3 like site-1's: all 9 get site-2's network, in batches of 4, after batches of votes.
+    A picture between them keeps its own, and does not wait for the volume."""
+    model = SuperModel.load(write_super_model(tmp_path, policy={"majority": True}), "cpu")
+    watched = Watched(model)
+    worker = Worker(watched, 4)
+    mixed = torch.cat([site_images(model.settings, k, n) for k, n in ((0, 3), (1, 6))])
+    volume, forced, picture = submit_all(
+        worker, watched, (mixed, {}), (mixed[:2], {"site": "site-1"}), (site_images(model.settings, 0, 1), {})
+    )
+    done: list[int] = []
+    picture.add_done_callback(lambda _: done.append(len(watched.batches)))
+    assert volume.result(30).selection.choices.tolist() == [2] * 9
+    assert picture.result(30).selection.choices.tolist() == [1]
+    assert forced.result(30).selection.choices.tolist() == [1, 1]
+    worker.close()
+    assert sum(watched.votes) == 9 and max(watched.votes) <= 4 and done[0] <= 3
+    expected = model.predict_batch(mixed, site="site-2").probabilities
+    torch.testing.assert_close(volume.result().probabilities, expected, atol=1e-6, rtol=0)
 
 
 def test_other_options_are_other_batches(model, worker, watched):

@@ -3,7 +3,7 @@
 import pytest
 
 from fedsm.selectors.policy import Policy
-from fedsm.server.policy_choice import choose_policy, policy_score
+from fedsm.server.policy_choice import choose_policy, policy_score, policy_table
 from tests.helpers.small_jobs import small_settings
 
 GAMMAS = [0.0, 0.9]
@@ -16,13 +16,17 @@ def settings(**given):
     return small_settings(**(values | given))
 
 
-def answer(plain=(0.70, 0.69), shared=(0.70, 0.69), flipped=(0.70, 0.69), both=(0.70, 0.69), deltas=()) -> dict:
-    """A site's scores at both gammas; `deltas`: (Dice without, Dice with the share) at 1, 1.5, 2 and without limit."""
+def answer(
+    plain=(0.70, 0.69), shared=(0.70, 0.69), flipped=(0.70, 0.69), both=(0.70, 0.69), deltas=(), votes=None
+) -> dict:  # fmt: skip
+    """A site's scores at both gammas; `deltas`: (Dice without, Dice with the share) at 1, 1.5, 2 and without limit;
+    `votes`: with one model per volume, whatever share and flip; None: it has no volumes."""
     rows = {(0.0, False): plain, (0.4, False): shared, (0.0, True): flipped, (0.4, True): both}
     return {
         "images": 10,
         "gammas": [{"gamma": g, "dice": {"disc": v}} for g, v in zip(GAMMAS, plain, strict=True)],
         "mixtures": [{"share": s, "flip": f, "dice": list(v)} for (s, f), v in rows.items()],
+        "majorities": [{"share": s, "flip": f, "dice": list(votes)} for s, f in rows] if votes else [],
         "deltas": [{"delta": d, "dice": list(v)} for d, v in zip([1.0, 1.5, 2.0, None], deltas, strict=False)],
     }
 
@@ -124,9 +128,39 @@ def test_a_false_veto_brings_about_no_mirror_images_and_no_more():
     assert of_six(honest, veto) == Policy(0.0, (1.875,) * 5 + (None,), (0.4,) * 6, False)
 
 
+def test_one_model_per_volume_where_it_is_better():
+    """By slice 0.70 at gamma 0 and 0.69 at 0.9; by majority 0.68 and 0.72: better, at its own gamma. Equal ones stay by
+    slice. Two of three sites without volumes see a difference of 0, so (0 + 0 + 0.02) / 3 is more than none."""
+    better, equal = answer(votes=(0.68, 0.72)), answer(votes=(0.70, 0.69))
+    assert chosen(better) == Policy(0.9, majority=True)
+    assert chosen(equal) == Policy(0.0) and chosen(answer(votes=(0.69, 0.6999))) == Policy(0.0)
+    three = {"a": answer(), "b": answer(votes=(0.72, 0.69)), "c": answer()}
+    assert choose_policy(three, settings(), list("abc")) == Policy(0.0, majority=True)
+    assert chosen(equal, volume_selection="majority") == Policy(0.0, majority=True), "as asked for"
+    assert chosen(answer(), volume_selection="majority") == Policy(0.0), "there are no volumes"
+    assert policy_score(better, 0, Policy(0.9, majority=True), settings()) == 0.72
+
+
+def test_one_site_cannot_choose_one_model_per_volume_and_each_can_veto_it():
+    """Of 0 five times and 0.3, the trimmed mean is 0. Five gain 0.02; the sixth may lose half a point, not more."""
+    indifferent, usual = answer(votes=(0.70, 0.69)), answer(votes=(0.72, 0.71))
+    assert of_six(indifferent, answer(votes=(1.0, 1.0))) == Policy(0.0)
+    for loss, majority in ((0.004, True), (0.006, False)):
+        assert of_six(usual, answer(votes=(0.70 - loss, 0.69))).majority is majority
+
+
+def test_the_table_of_policies_has_rows_by_majority_where_there_are_volumes():
+    found = policy_table(dict.fromkeys("ab", answer(votes=(0.68, 0.72))), settings())
+    assert [(row["share"], row["flip"], row["majority"]) for row in found[4:]] == [
+        (0.0, False, True), (0.4, False, True), (0.0, True, True), (0.4, True, True),
+    ]  # fmt: skip
+    assert found[4]["gamma"] == 0.9 and found[4]["gain"] == pytest.approx(0.02)
+    assert not any(row["majority"] for row in policy_table({"a": answer()}, settings()))
+
+
 def test_without_a_selector_only_the_flip_is_chosen():
     rows = [{"share": 0.0, "flip": flip, "dice": [dice]} for flip, dice in ((False, 0.7), (True, 0.71))]
-    one = {"images": 10, "gammas": [], "mixtures": rows, "deltas": []}
+    one = {"images": 10, "gammas": [], "mixtures": rows, "deltas": [], "majorities": []}
     assert chosen(one) == Policy(None, None, 0.0, True)
 
 

@@ -41,6 +41,7 @@ def answers(which: str) -> dict:
     for site, selected, curve in (("a", small, (0.7, 0.75, 0.5)), ("b", large, (0.9, 0.8, 0.6))):
         if which == "validation":
             found[site] |= {"mixtures": [{"share": 0.0, "flip": False, "dice": list(curve)}], "deltas": []}
+            found[site] |= {"majorities": []}
         else:
             policy = {"dice": both(curve[0]), "selected": dict(selected), "foreign": None}
             found[site] |= {"policy": policy, "files": "pictures"}
@@ -130,7 +131,8 @@ def test_algorithm_2_has_a_row_of_its_own_beside_another_policy():
     assert summary["test"]["algorithm2"]["client_avg"] == pytest.approx(0.8)
     assert summary["test"]["super_model"]["client_avg"] == pytest.approx(0.95)
     assert summary["test"]["foreign"] == pytest.approx({"a": 1 / 4, "b": 1 / 12})
-    assert {key: summary[key] for key in ("gamma", "delta", "share", "flip")} == Policy(0.5, 1.5, 0.2).to_dict()
+    own = Policy(0.5, 1.5, 0.2).to_dict()
+    assert {key: summary[key] for key in own} == own
     assert summary["super_model_validation"] == pytest.approx(0.9)
     assert [row["gain"] for row in summary["policies"]] == pytest.approx([0, 0.1])
 
@@ -211,6 +213,7 @@ def grid() -> dict:
     found = answers("validation")["a"]
     mixtures = [(share, flip) for flip in (False, True) for share in (0.0, 0.4)]
     found["mixtures"] = [{"share": share, "flip": flip, "dice": [0.7, 0.7, 0.5]} for share, flip in mixtures]
+    found["majorities"] = [dict(row, dice=[0.7, 0.6, 0.5]) for row in found["mixtures"]]
     found["deltas"] = [
         {"delta": 1.5, "foreign": 2, "dice": [0.6, 0.7]},
         {"delta": None, "foreign": 0, "dice": [0.7, 0.7]},
@@ -225,6 +228,11 @@ def grid() -> dict:
         lambda e: e["mixtures"][0].update(share=0.3),
         lambda e: e["mixtures"][0]["dice"].pop(),
         lambda e: e["mixtures"][0].update(dice=[0.7, 0.7, float("inf")]),
+        lambda e: e["majorities"].pop(),
+        lambda e: e["majorities"][0].update(flip=True),
+        lambda e: e["majorities"][0]["dice"].pop(),
+        lambda e: e["majorities"][0].update(dice=[0.7, 0.7, float("nan")]),
+        lambda e: e.update(majorities=None),
         lambda e: e["deltas"].pop(),
         lambda e: e["deltas"][0].update(delta=2.5),
         lambda e: e["deltas"][0].update(foreign=-1),
@@ -240,6 +248,16 @@ def test_impossible_grids_are_refused(damage):
     assert problem(found, "validation", **given) is None
     damage(found)
     assert problem(found, "validation", **given)
+
+
+def test_only_volumes_that_were_asked_about_have_majorities():
+    """A site without volumes sends no rows. Where nobody asked, there must be none."""
+    given = {"selection": "best", "shares": [0.0, 0.4], "deltas": [1.5]}
+    found = grid()
+    assert problem(found, "validation", **given, volume_selection="slice")
+    found["majorities"] = []
+    assert problem(found, "validation", **given) is None
+    assert problem(found, "validation", **given, volume_selection="slice") is None
 
 
 def test_a_site_without_a_personal_model_has_none_in_the_table():

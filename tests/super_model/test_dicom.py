@@ -130,6 +130,21 @@ def test_the_seg_says_whose_and_by_what(predicted):
     assert np.array_equal(capture.pixel_array, overlay)
 
 
+@pytest.mark.process
+def test_one_model_for_a_series_if_asked_for(model, predicted, tmp_path):
+    given = ["predict", str(model), str(predicted / "dicom"), "--no-overlays", "--volume-selection"]
+    for how in ("majority", "slice"):
+        assert main([*given, how, "-o", str(tmp_path / how)]) == 0
+    used = {}
+    for row in rows_of(tmp_path / "majority"):
+        used.setdefault(row["file"], set()).add(row["model"])
+    assert len(used) == len(AXES) and all(len(models) == 1 for models in used.values())
+    folders = (predicted / "out", tmp_path / "slice")
+    first, second = ([(row["file"], row["model"]) for row in rows_of(folder)] for folder in folders)
+    assert first == second, "the default of a manifest without the entry"
+    assert main([*given, "majority", "--blend", "-o", str(tmp_path / "no")]) == 2
+
+
 @pytest.mark.slow
 def test_two_hundred_files_ten_of_them_broken(model, tmp_path, capsys):
     folder, broken = tmp_path / "in", []

@@ -13,6 +13,7 @@ from PIL import Image
 
 from app_fedsm.cli.main import main
 from fedsm.super_model.model import SuperModel
+from fedsm.super_model.onnx_file import _properties
 from fedsm.super_model.scripted import script_super_model
 from tests.helpers.small_model import KINDS, site_images, write_super_model
 
@@ -214,3 +215,12 @@ def test_bundle_runs_without_us(tmp_path, kind):
         assert (ours != theirs).mean() < 1e-3, "rounding at the threshold"
         if volumes:
             assert np.allclose(nibabel.load(tmp_path / "theirs" / file.name).affine, nibabel.load(file).affine)
+
+
+def test_that_slices_select_alone_is_said(tmp_path, capsys):
+    """A bundle and an ONNX file see slices: of a super model that takes one model per volume, both say so."""
+    path = write_super_model(tmp_path, policy={"majority": True})
+    assert main(["export", "bundle", str(path), "-o", str(tmp_path / "bundle")]) == 0
+    said = "Each slice of a volume selects its own model."
+    assert said in capsys.readouterr().out and said in (tmp_path / "bundle/docs/README.md").read_text()
+    assert json.loads(_properties(SuperModel.load(path, "cpu"))["majority"]) is False

@@ -15,6 +15,7 @@ from fedsm.nets import build_unet
 from fedsm.selectors.inference import blend, mix
 from fedsm.super_model.artefact import load_super_model
 from fedsm.super_model.model import SuperModel
+from fedsm.super_model.volumes import predict_volumes
 from fedsm.tracks import build_inference_selector
 from tests.helpers.small_jobs import small_settings
 from tests.helpers.small_model import KINDS, SITES, site_images, write_super_model
@@ -102,6 +103,35 @@ def test_array_volume_and_what_is_no_image(tmp_path):
     for bad in (np.zeros((0, 4)), np.full((4, 4), np.nan), np.zeros((4, 4, 7)), np.zeros((2, 2, 2, 2, 2))):
         with pytest.raises(UserError):
             model.predict(bad)
+
+
+def test_one_model_for_a_volume(tmp_path):
+    """5 slices like site-2's and 3 like site-1's, in batches of 4: all get site-2's network, if the manifest or the
+    caller says so; a manifest without the entry behaves as before."""
+    path = write_super_model(tmp_path)
+    model, files = SuperModel.load(path, "cpu"), load_super_model(path)
+    assert model.policy.majority is False and "majority" not in model.manifest
+    assert model.settings.batch_size == 4
+    mixed = torch.cat([site_images(model.settings, k, n) for k, n in ((0, 3), (1, 5))])
+    volume = mixed.permute(0, 2, 3, 1).mul(255).round().to(torch.uint8).numpy()
+    names = ["personal.site-1"] * 3 + ["personal.site-2"] * 5
+    assert [s.model for s in model.predict(volume).slices] == names
+    whole = model.predict(volume, majority=True)
+    assert {s.model for s in whole.slices} == {whole.model} == {"personal.site-2"}
+    assert (whole.mask == model.predict(volume, site="site-2").mask).all() and whole.confidence > 0
+    own = SuperModel(files.settings, files.manifest | {"majority": True}, files.networks, model.device)
+    assert {s.model for s in own.predict(volume).slices} == {"personal.site-2"}
+    assert [s.model for s in own.predict(volume, majority=False).slices] == names
+    assert own.predict(volume, site="site-1").model == "personal.site-1"
+    assert own.predict(volume, blend=True, gamma=0.0).slices, "soft selection shares every slice by itself"
+    assert own.predict(volume[0]).model == "personal.site-1", "a picture is on its own"
+    found = predict_volumes(own, mixed[[0, 3, 4, 1, 5]], [1, 3, 1], 2)
+    assert found.selection.choices.tolist() == [1, 2, 2, 2, 2]
+    for options in ({"site": "site-1"}, {"use_global": True}, {"blend": True}):
+        with pytest.raises(UserError, match="a volume's majority needs a selector"):
+            model.predict(volume, majority=True, **options)
+    with pytest.raises(UserError, match="a volume's majority needs a selector"):
+        SuperModel.load(write_super_model(tmp_path / "e", "ensemble"), "cpu").predict(volume, majority=True)
 
 
 def test_networks_hold_the_files_tensors(tmp_path):

@@ -235,13 +235,12 @@ class SiteTrainer:
         """
         part = meta.get("part")
         if part == "validation":
-            return validate_candidates(
-                self.settings, self.sites, self.name, candidates, partial(self.batches, part), self.device
-            )
+            batches, slices = partial(self.batches, part), self.parts[part].slices
+            return validate_candidates(self.settings, self.sites, self.name, candidates, batches, self.device, slices)
         if part != "test":
             raise UserError(f"the server's task: no part {shown(part)}", public="refused: no such part")
         policy = read_policy(meta.get("policy", {}), "the server's task")
         files = [file for held in self.parts.values() for file, _ in held.files]
-        batches = partial(self.batches, part)
-        scores = evaluate_candidates(self.settings, self.sites, candidates, batches, self.device, policy)
+        batches, slices = partial(self.batches, part), self.parts[part].slices
+        scores = evaluate_candidates(self.settings, self.sites, candidates, batches, self.device, policy, slices)
         return scores | {"files": file_kind(files)}

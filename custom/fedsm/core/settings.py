@@ -29,6 +29,7 @@ from fedsm.core.task_settings import PlainName, TaskSettings
 NormCheck = Literal["off", "warn", "clip", "refuse"]
 NORM_CHECKS: tuple[str, ...] = get_args(NormCheck)
 Selection = Literal["best", "algorithm2"]
+VolumeSelection = Literal["best", "slice", "majority"]
 Loss = Literal["dice", "dice+ce"]
 SiteWeights = Literal["images", "equal"]
 Aggregation = Literal["mean", "trimmed_mean", "median", "multi_krum", "geometric_median"]
@@ -205,6 +206,12 @@ class JobSettings(Settings):
         default=True,
         description="Whether the mean of an image's and its mirror image's prediction is tried on the validation images"
         " (test-time augmentation).",
+    )
+    volume_selection: VolumeSelection = Field(
+        default="best",
+        description="Which model segments a slice of a volume: the one that the slice selects (`slice`), or for all"
+        " slices the one that most of them select (`majority`). `best`: what wins on the validation images; with"
+        " `selection: algorithm2` by slice.",
     )
     deltas: list[Annotated[float, Field(gt=0, le=MOST_DELTA)]] = Field(
         default=list(DELTAS), max_length=MOST_DELTAS,

@@ -83,6 +83,11 @@ class Part:
         """The number of different patients; 0: unknown."""
         return len({patient for _, patient in self.files})
 
+    @property
+    def slices(self) -> list[int]:
+        """The slices of each file; empty: unknown."""
+        return [slice_count(file) for file, _ in self.files]
+
     def __len__(self) -> int:
         return len(self.images)
 

@@ -6,7 +6,7 @@ policy, the test images.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 
@@ -15,10 +15,12 @@ from fedsm.core.errors import UserError
 from fedsm.core.limits import shown
 from fedsm.core.settings import JobSettings
 from fedsm.core.tensors import Batch, Tensors
-from fedsm.evaluation.choices import Choices
+from fedsm.evaluation.choices import Choices, Said
+from fedsm.evaluation.majorities import Majorities
 from fedsm.nets import build_unet
-from fedsm.selectors.inference import GLOBAL, THRESHOLD, personal
-from fedsm.selectors.policy import Policy, flips_of, mirrored_too, probabilities_of
+from fedsm.selectors.inference import GLOBAL, MIXTURE, THRESHOLD, personal
+from fedsm.selectors.policy import Policy, flips_of, mirrored_too, probabilities_of, tries_majority
+from fedsm.selectors.selection import Selection, apply_policy, by_majority
 from fedsm.tracks import build_inference_selector
 
 NO_CHOICES: dict = {"gammas": [], "argmax": {}}
@@ -66,6 +68,22 @@ class Candidates:
         """What collects the scores of the selector's choices; None without a selector."""
         return None if self.rule is None else Choices(settings, self.rule, sites, policy)
 
+    def said(self, images: Iterable[torch.Tensor]) -> Said:
+        """What the selector says of several batches."""
+        assert self.selector is not None
+        yhat, distances = zip(*map(self.selector.probabilities_and_distance, images), strict=True)
+        return torch.cat(yhat), None if distances[0] is None else torch.cat(distances)
+
+    def select(self, images: Iterable[torch.Tensor], policy: Policy, slices: Sequence[int]) -> Selection:
+        """What a policy selects for several batches of images, which are the slices of these files."""
+        selection = self.select_said(self.said(images), policy)
+        return by_majority(selection, self.rule, slices) if policy.majority else selection
+
+    def select_said(self, said: Said, policy: Policy) -> Selection:
+        """What a policy makes of what the selector says, each image for itself."""
+        assert self.rule is not None
+        return apply_policy(*said, self.rule, policy)
+
     def predict(self, images: torch.Tensor, policy: Policy) -> dict[str, torch.Tensor]:
         """The same, with mirror images where the policy has them."""
         plain = self.probabilities(images)
@@ -90,6 +108,7 @@ def validate_candidates(
     candidates: dict[str, Tensors],
     batches: Callable[[], Iterable[Batch]],
     device: torch.device,
+    slices: Sequence[int] = (),
 ) -> dict:
     """Scores every candidate and every policy on a site's validation images.
 
@@ -100,16 +119,21 @@ def validate_candidates(
         candidates: model name (`global`, `personal.<site>`, `selector`) -> tensors.
         batches: walks the images anew at each call.
         device: where to compute.
+        slices: of each file, in the order of the images; empty: none is a volume.
 
     Returns:
         images, dice, gammas, argmax: as in `evaluate_candidates`, without mirror images;
         mixtures: one row per share and flip, with `share`, `flip` and `dice`, a list: mean Dice over images and labels
         at each gamma (a single value where there is no threshold);
         deltas: one row per delta and a last one without (None), with `delta`, `foreign` (images beyond it) and `dice`,
-        a list: at each share, without gamma and mirror images; empty where the selector knows no distance.
+        a list: at each share, without gamma and mirror images; empty where the selector knows no distance;
+        majorities: the rows of `mixtures` with one model for each volume; empty where no file is a volume, or where it
+        is not tried.
     """
     models = Candidates(settings, sites, candidates, device)
-    choices = models.choices(settings, sites, Policy())
+    choices, majorities, start = models.choices(settings, sites, Policy()), None, 0
+    if models.rule not in (None, MIXTURE) and tries_majority(settings) and max(slices, default=1) > 1:
+        majorities = Majorities(settings, models.rule, models.said(_images(batches)), slices)
     dice: dict[str, list[torch.Tensor]] = {name: [] for name in models.nets}
     alone: dict[bool, list[torch.Tensor]] = {flip: [] for flip in flips_of(settings)}  # without a selector
     for images, truth in _truths(batches):
@@ -123,8 +147,11 @@ def validate_candidates(
             found = models.mirrored(images, plain) if flip else plain
             if choices and said:
                 choices.add_mixtures(said, flip, _stacked(found, models.order), truth)
+                if majorities:
+                    majorities.add(start, flip, _stacked(found, models.order), truth)
             else:
                 alone[flip].append(dice_per_image(found[main_model(models.nets, site)] > 0.5, truth))
+        start += len(images)
     by_label = _by_label(settings)
     if choices:
         mixtures, deltas = choices.mixture_rows(), choices.delta_rows()
@@ -132,7 +159,8 @@ def validate_candidates(
         mixtures = [{"share": 0.0, "flip": flip, "dice": [torch.cat(v).mean().item()]} for flip, v in alone.items()]
         deltas = []
     rows = choices.rows(by_label) if choices else NO_CHOICES
-    return _scores(dice, by_label) | rows | {"mixtures": mixtures, "deltas": deltas}
+    tried = {"mixtures": mixtures, "deltas": deltas, "majorities": majorities.rows() if majorities else []}
+    return _scores(dice, by_label) | rows | tried
 
 
 @torch.no_grad()
@@ -143,6 +171,7 @@ def evaluate_candidates(
     batches: Callable[[], Iterable[Batch]],
     device: torch.device,
     policy: Policy,
+    slices: Sequence[int] = (),
 ) -> dict:
     """Scores every candidate and the policy on a site's test images.
 
@@ -153,6 +182,7 @@ def evaluate_candidates(
         batches: each call walks the images from the start.
         device: where to compute.
         policy: what was chosen on the validation images.
+        slices: of each file, in the order of the images; empty: none is a volume.
 
     Returns:
         images: how many;
@@ -167,7 +197,9 @@ def evaluate_candidates(
         without a selector.
     """
     models = Candidates(settings, sites, candidates, device)
-    choices = models.choices(settings, sites, policy)
+    choices, whole, start = models.choices(settings, sites, policy), None, 0
+    if choices and policy.majority and max(slices, default=1) > 1:
+        whole = models.select(_images(batches), policy, slices)
     dice: dict[str, list[torch.Tensor]] = {name: [] for name in models.nets}
     for images, truth in _truths(batches):
         plain = models.probabilities(images)
@@ -177,7 +209,10 @@ def evaluate_candidates(
         if choices and models.selector:
             said = models.selector.probabilities_and_distance(images)
             choices.add_hard(said, _stacked(plain, models.order), truth)
-            choices.add_policy(said, _stacked(found, models.order), truth)
+            part = slice(start, start + len(images))
+            selection = models.select_said(said, policy) if whole is None else whole.rows(part)
+            choices.add_policy(selection, _stacked(found, models.order), truth)
+        start += len(images)
     by_label = _by_label(settings)
     rows = choices.rows(by_label) if choices else NO_CHOICES
     return _scores(dice, by_label) | rows | {"policy": choices.policy_row(by_label) if choices else None}
@@ -185,6 +220,10 @@ def evaluate_candidates(
 
 def _truths(batches: Callable[[], Iterable[Batch]]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     return ((images, labels > 0) for images, labels in batches())
+
+
+def _images(batches: Callable[[], Iterable[Batch]]) -> Iterator[torch.Tensor]:
+    return (images for images, _ in batches())
 
 
 def _stacked(by_name: dict[str, torch.Tensor], order: list[str]) -> torch.Tensor:

@@ -10,7 +10,7 @@ from fedsm.core.dice import dice_per_image
 from fedsm.core.settings import JobSettings
 from fedsm.selectors.inference import GLOBAL, MIXTURE, THRESHOLD, blend, mix, personal
 from fedsm.selectors.policy import Policy, deltas_of, flips_of, is_foreign, shares_of
-from fedsm.selectors.selection import apply_policy, choose, mixed_with_global, weights_of
+from fedsm.selectors.selection import Selection, choose, mixed_with_global, weights_of
 
 Said = tuple[torch.Tensor, torch.Tensor | None]
 ByLabel = Callable[[torch.Tensor], dict[str, float]]
@@ -84,12 +84,12 @@ class Choices:
         rows = torch.arange(len(yhat))
         if self._rule != THRESHOLD:
             weights = yhat if self._rule == MIXTURE else torch.eye(len(self._models))[choose(yhat, self._rule, None)]
-            self._mixed[(0.0, flip)][0].append(_mean_dice(mix(weights, probabilities), truth))
+            self._mixed[(0.0, flip)][0].append(mean_dice(mix(weights, probabilities), truth))
             return
-        from_global = _mean_dice(probabilities[0], truth)
+        from_global = mean_dice(probabilities[0], truth)
         nearest = torch.eye(len(self._models))[yhat.argmax(1) + 1]
         for number, share in enumerate(self._shares):
-            mixed = _mean_dice(mix(mixed_with_global(nearest, share), probabilities), truth)
+            mixed = mean_dice(mix(mixed_with_global(nearest, share), probabilities), truth)
             either = torch.stack([from_global, mixed])
             for i, gamma in enumerate(self._gammas):
                 taken = choose(yhat, self._rule, gamma) > 0
@@ -101,9 +101,8 @@ class Choices:
                 self._limited[i][number].append(mixed if foreign is None else torch.where(foreign, from_global, mixed))
                 self._foreign[i] += int(foreign.sum()) if foreign is not None and number == 0 else 0
 
-    def add_policy(self, said: Said, probabilities: torch.Tensor, truth: torch.Tensor) -> None:
-        """The policy itself."""
-        selection = apply_policy(*said, self._rule, self._policy)
+    def add_policy(self, selection: Selection, probabilities: torch.Tensor, truth: torch.Tensor) -> None:
+        """The policy itself, and what it selects."""
         weights = weights_of(selection, len(self._models), self._rule, self._policy)
         self._final.append(dice_per_image(mix(weights, probabilities) > 0.5, truth))
         self._final_choice.append(selection.choices)
@@ -149,6 +148,6 @@ class Choices:
         return {name: int((chosen == m).sum()) for m, name in enumerate(self._models)}
 
 
-def _mean_dice(probabilities: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
+def mean_dice(probabilities: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
     """(B,) Dice of each image, the mean over labels."""
     return dice_per_image(probabilities > 0.5, truth).mean(1)

@@ -13,7 +13,7 @@ from fedsm.evaluation.metrics import METRICS, metrics_per_image
 from fedsm.evaluation.volume_scores import VolumeMasks, VolumeScores
 from fedsm.selectors.inference import MIXTURE, THRESHOLD, mix
 from fedsm.selectors.policy import Policy
-from fedsm.selectors.selection import Selection, apply_policy, choose, weights_of
+from fedsm.selectors.selection import Selection, choose, weights_of
 
 SUPER = "super_model"
 
@@ -32,6 +32,7 @@ class ImageScores:
         unit: of the distances.
         names: file and slice of each image; never leaves the site.
         volumes: the scores of whole volumes; None where no image is a volume, or they were not asked for.
+        choices: (N,) the number in `order` of the model that the policy selects; None without a selector.
     """
 
     patients: list[str]
@@ -43,6 +44,7 @@ class ImageScores:
     unit: str
     names: list[str] = field(default_factory=list)
     volumes: VolumeScores | None = None
+    choices: torch.Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.patients)
@@ -53,7 +55,8 @@ class ImageScores:
         return self.yhat.argmax(1) + (1 if self.rule == THRESHOLD else 0)
 
     def chosen(self, gamma: float | None) -> torch.Tensor:
-        """(N,) the number in `order` of the model that is taken at a gamma; foreign images go to the global one."""
+        """(N,) the number in `order` of the model that Algorithm 2 takes at a gamma, slice by slice; foreign images go
+        to the global one."""
         assert self.yhat is not None and self.rule is not None
         return choose(self.yhat, self.rule, gamma, self.foreign)
 
@@ -67,14 +70,11 @@ class ImageScores:
 
 
 def super_model(
-    models: Candidates, images: torch.Tensor, found: dict[str, torch.Tensor], policy: Policy
-) -> tuple[torch.Tensor, Selection]:
-    """The super model's probabilities (B, L, H, W) from its networks' (`found`), and what its selector says."""
-    assert models.selector is not None and models.rule is not None
-    yhat, distance = models.selector.probabilities_and_distance(images)
-    selection = apply_policy(yhat, distance, models.rule, policy)
+    models: Candidates, found: dict[str, torch.Tensor], selection: Selection, policy: Policy
+) -> torch.Tensor:
+    """The super model's probabilities (B, L, H, W) from its networks' (`found`) and what was selected."""
     weights = weights_of(selection, len(models.order), models.rule, policy)
-    return mix(weights, torch.stack([found[name] for name in models.order])), selection
+    return mix(weights, torch.stack([found[name] for name in models.order]))
 
 
 @torch.no_grad()
@@ -98,20 +98,20 @@ def score_images(
     scores: dict[str, dict[str, list]] = {name: {m: [] for m in metrics} for name in names}
     patients: list[str] = []
     files: list[str] = []
-    yhat: list[torch.Tensor] = []
-    foreign: list[torch.Tensor] = []
+    selections: list[Selection] = []
     units = set()
     volumes = None if tolerance is None else VolumeScores(tolerance)
     for case in cases:
         whole = VolumeMasks(case.volume.truth.shape) if volumes is not None and case.volume else None
-        for images, labels in zip(case.images.split(batch_size), case.labels.split(batch_size), strict=True):
-            images, truth = images.to(device), labels > 0
-            found = models.predict(images, policy)
+        if models.selector:
+            parts = (images.to(device) for images in case.images.split(batch_size))
+            selections.append(models.select(parts, policy, [len(case.images)]))
+        for start in range(0, len(case.images), batch_size):
+            rows = slice(start, start + batch_size)
+            truth = case.labels[rows] > 0
+            found = models.predict(case.images[rows].to(device), policy)
             if models.selector:
-                mixed, selection = super_model(models, images, found, policy)
-                found = found | {SUPER: mixed}
-                for said, found_out in ((yhat, selection.yhat), (foreign, selection.foreign)):
-                    said += [] if found_out is None else [found_out]
+                found = found | {SUPER: super_model(models, found, selections[-1].rows(rows), policy)}
             for name, probabilities in found.items():
                 for metric, values in metrics_per_image(probabilities > 0.5, truth, case.spacing, metrics).items():
                     scores[name][metric].append(values)
@@ -125,9 +125,7 @@ def score_images(
         done()
     joined = {name: {m: torch.cat(parts) for m, parts in by.items()} for name, by in scores.items()}
     unit = units.pop() if len(units) == 1 else "px or mm"
-    selected = (_cat(yhat), _cat(foreign))
-    return ImageScores(patients, models.order, models.rule, joined, *selected, unit, files, volumes or None)
-
-
-def _cat(parts: list[torch.Tensor]) -> torch.Tensor | None:
-    return torch.cat(parts) if parts else None
+    choices, yhat, _, foreign = Selection.cat(selections) if selections else (None,) * 4
+    return ImageScores(
+        patients, models.order, models.rule, joined, yhat, foreign, unit, files, volumes or None, choices
+    )  # fmt: skip

@@ -84,7 +84,7 @@ def report_of(
         with `dice` and `selected`; `selected` and `confusion`: model -> images; `reliability` or None; `volumes`: of
         whole volumes their number, patients, tolerance and `models`, or None where there are none.
     """
-    gamma, sites = manifest["gamma"], manifest["sites"]
+    sites = manifest["sites"]
     selects, patients = scores.yhat is not None, len(set(scores.patients))
     bounds = _may_have_bounds(scores, private)
     return {
@@ -97,7 +97,7 @@ def report_of(
             for a, b in pairs_of(drawn)
         ],
         "gammas": _sweep(scores, manifest["settings"]["gammas"]) if selects and scores.rule == THRESHOLD else [],
-        "selected": _census(scores, scores.chosen(gamma)) if selects and scores.rule != MIXTURE else None,
+        "selected": None if scores.choices is None or scores.rule == MIXTURE else _census(scores, scores.choices),
         "confusion": _first_choices(scores) if selects else None,
         "reliability": _reliability(scores, sites.index(site) + 1) if selects and site in sites else None,
         "volumes": _volume_report(scores.volumes, volumes or {}, private),

@@ -20,6 +20,7 @@ from fedsm.evaluation.row_scores import Sites
 from fedsm.evaluation.tsne import tsne
 from fedsm.selectors.inference import GLOBAL, MIXTURE, personal
 from fedsm.selectors.policy import Policy
+from fedsm.selectors.selection import Selection
 from fedsm.super_model.artefact import SuperModelFiles
 
 MAP_IMAGES = 60  # images of each site on the t-SNE map: exact t-SNE takes N^2
@@ -51,11 +52,10 @@ class Study:
     absent: str = ""
 
 
-def best_scores(site: str, scores: ImageScores, policy: Policy) -> tuple[torch.Tensor, list[str]]:
+def best_scores(site: str, scores: ImageScores) -> tuple[torch.Tensor, list[str]]:
     """(N,) mean Dice over labels and the model of each image: of the super model, else the site's own, else global."""
-    if scores.yhat is not None:
-        numbers = scores.chosen(policy.gamma).tolist()
-        names = ["mixture" if scores.rule == MIXTURE else scores.order[i] for i in numbers]
+    if scores.choices is not None:
+        names = ["mixture" if scores.rule == MIXTURE else scores.order[i] for i in scores.choices]
         return scores.scores[SUPER][DICE].mean(1), names
     name = personal(site) if personal(site) in scores.scores else GLOBAL
     return scores.scores[name][DICE].mean(1), [name] * len(scores)
@@ -64,17 +64,26 @@ def best_scores(site: str, scores: ImageScores, policy: Policy) -> tuple[torch.T
 @torch.no_grad()
 def pick_overlays(models: Candidates, site: str, cases: SiteCases, scores: ImageScores, policy: Policy) -> list[Shown]:
     """The best, the median and the worst image of a site, with what was predicted."""
-    values, names = best_scores(site, scores, policy)
+    values, names = best_scores(site, scores)
     chosen = pick(values)
     slices = _slices(cases, set(chosen.values()))
     shown = []
     for title, row in chosen.items():
         image, truth = slices[row]
         found = models.predict(image[None], policy)
-        output = super_model(models, image[None], found, policy)[0] if models.selector else found[names[row]]
+        output = found[names[row]] if scores.choices is None else _mixed(models, found, scores, row, policy)
         mask = output[0] > 0.5
         shown.append(Shown(image, truth, mask, f"{title}: Dice {values[row]:.3f}", f"by {names[row]}"))
     return shown
+
+
+def _mixed(
+    models: Candidates, found: dict[str, torch.Tensor], scores: ImageScores, row: int, policy: Policy
+) -> torch.Tensor:
+    """What the super model makes of the networks' probabilities of one image, by what was selected for it."""
+    assert scores.choices is not None and scores.yhat is not None
+    selection = Selection(scores.choices[row : row + 1], scores.yhat[row : row + 1])
+    return super_model(models, found, selection, policy)
 
 
 def _slices(cases: SiteCases, rows: set[int]) -> dict[int, Batch]:

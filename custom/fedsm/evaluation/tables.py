@@ -98,7 +98,8 @@ def policy_in_words(found: dict) -> str:
     parts = [f"gamma {found['gamma']:g}"] if found.get("gamma") is not None else []
     parts += [f"delta {in_words(found['delta'])}"] if found.get("delta") is not None else []
     parts += [f"{in_words(found['share'])} of the global model"] if found.get("share") else []
-    return ", ".join(parts + (["mirror images"] if found.get("flip") else []))
+    parts += ["mirror images"] if found.get("flip") else []
+    return ", ".join(parts + (["one model per volume"] if found.get("majority") else []))
 
 
 def _number(value: float | None) -> str:

@@ -16,7 +16,6 @@ Were the distance left out where one of them is empty, missing an organ would be
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -111,15 +110,31 @@ def volume_metrics(
 def _surfaces(
     found: torch.Tensor, wanted: torch.Tensor, spacing: tuple[float, ...], tolerance: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    from monai.metrics import compute_hausdorff_distance, compute_surface_dice
+    """NSD and HD95 of each label, (1, L) each; 0 where one of the masks is empty."""
+    from monai.metrics.utils import get_mask_edges
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about empty masks: their scores are defined above
-        nsd = compute_surface_dice(
-            found, wanted, [tolerance] * found.shape[1], include_background=True, spacing=list(spacing),
-            use_subvoxels=True,
-        )  # fmt: skip
-        distance = compute_hausdorff_distance(
-            found, wanted, include_background=True, percentile=95, spacing=list(spacing)
-        )
+    nsd, distance = torch.zeros(1, found.shape[1]), torch.zeros(1, found.shape[1])
+    for label, pair in enumerate(zip(found[0], wanted[0], strict=True)):
+        if not all(mask.any() for mask in pair):
+            continue
+        elements = [np.asarray(part) for part in get_mask_edges(*pair, spacing=spacing)]  # two surfaces, their areas
+        near = [apart <= tolerance for apart in _apart(elements[0], elements[1], spacing)]
+        areas = [area[surface] for surface, area in zip(elements[:2], elements[2:], strict=True)]
+        right = sum(float(area[within].sum()) for area, within in zip(areas, near, strict=True))
+        nsd[0, label] = right / sum(float(area.sum()) for area in areas)
+        edges = [np.asarray(part) for part in get_mask_edges(*pair)]
+        distance[0, label] = max(float(np.percentile(apart, 95)) for apart in _apart(edges[0], edges[1], spacing))
     return nsd, distance
+
+
+def _apart(one: np.ndarray, other: np.ndarray, spacing: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """How far each element of a surface is from the other surface, both ways.
+
+    From a distance transform of the whole grid, whose time depends on the size of the grid alone. MONAI searches a tree
+    of the other surface's elements: where these are all about as far away, as from noise inside a ball, it visits
+    nearly all of them for each element, which takes minutes.
+    """
+    from scipy.ndimage import distance_transform_edt
+
+    to_other, to_one = (distance_transform_edt(~surface, sampling=spacing) for surface in (other, one))
+    return to_other[one].astype(np.float32), to_one[other].astype(np.float32)

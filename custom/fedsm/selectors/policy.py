@@ -4,10 +4,11 @@
     unsure    max yhat <= gamma   h_g
     else                          (1 - share_k) h_k + share_k h_g,  k = argmax yhat
     flip      every h(x) is the mean of h(x) and of h(mirror image of x), mirrored back
+    majority  all slices of a volume get the model that most of them select (`fedsm.selectors.selection.by_majority`)
 
-h_g is the global network, h_k the personal one of site k. Without delta, with share 0 and without the flip it is
-Algorithm 2. All four values are chosen on validation images (`fedsm.server.policy_choice`), delta_k and share_k by the
-site k whose images they are for.
+h_g is the global network, h_k the personal one of site k. Without delta, with share 0, without the flip and slice by
+slice it is Algorithm 2. All values are chosen on validation images (`fedsm.server.policy_choice`), delta_k and share_k
+by the site k whose images they are for.
 """
 
 from __future__ import annotations
@@ -36,12 +37,14 @@ class Policy:
             index order (None: no limit there), or one for all; None: no limit.
         share: the global model's share beside a personal one: one number for each site in index order, or one for all.
         flip: whether the mirror image is predicted as well.
+        majority: whether all slices of a volume get one model, the one that most of them select.
     """
 
     gamma: float | None = None
     delta: Delta = None
     share: Share = 0.0
     flip: bool = False
+    majority: bool = False
 
     @property
     def networks(self) -> int:
@@ -59,7 +62,7 @@ class Policy:
 
 def read_policy(values: Mapping[str, Any], where: str) -> Policy:
     """A policy from a manifest, or from the server's task. A super model of version 0.1 has gamma only, one of an early
-    0.2 has one delta and one share for all sites.
+    0.2 has one delta and one share for all sites, and selects slice by slice.
 
     Raises:
         UserError: a value that is out of range; `where` says whose.
@@ -84,7 +87,10 @@ def policy_problem(policy: Policy) -> str | None:
     for share in each(policy.share):
         if not is_number(share, 0, 1):
             return f"share must be in [0, 1], got {shown(share)}"
-    return None if isinstance(policy.flip, bool) else f"flip must be true or false, got {shown(policy.flip)}"
+    for name, value in (("flip", policy.flip), ("majority", policy.majority)):
+        if not isinstance(value, bool):
+            return f"{name} must be true or false, got {shown(value)}"
+    return None
 
 
 def each(value: Delta) -> tuple[float | None, ...]:
@@ -100,6 +106,12 @@ def shares_of(settings: JobSettings) -> list[float]:
 def flips_of(settings: JobSettings) -> list[bool]:
     """Whether sites try mirror images."""
     return [False, True] if settings.selection == "best" and settings.tta else [False]
+
+
+def tries_majority(settings: JobSettings) -> bool:
+    """Whether sites that have volumes try one model for a whole volume."""
+    asked = settings.volume_selection
+    return asked == "majority" or (asked == "best" and settings.selection == "best")
 
 
 def deltas_of(settings: JobSettings) -> list[float]:

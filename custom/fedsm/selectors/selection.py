@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -27,6 +29,22 @@ class Selection(NamedTuple):
     yhat: torch.Tensor | None = None
     distance: torch.Tensor | None = None
     foreign: torch.Tensor | None = None
+
+    def rows(self, rows: slice) -> Selection:
+        """Some images of the batch."""
+        return Selection(self.choices[rows], *(None if values is None else values[rows] for values in self[1:]))
+
+    @staticmethod
+    def cat(parts: Sequence[Selection]) -> Selection:
+        """Several batches as one."""
+        choices, *rest = zip(*parts, strict=True)
+        return Selection(torch.cat(choices), *map(_cat, rest))
+
+
+def _cat(parts: tuple[torch.Tensor | None, ...]) -> torch.Tensor | None:
+    """The parts as one; a value that the selector does not give is None in all of them."""
+    there = [part for part in parts if part is not None]
+    return torch.cat(there) if there else None
 
 
 def choose(yhat: torch.Tensor, rule: str, gamma: float | None, foreign: torch.Tensor | None = None) -> torch.Tensor:
@@ -59,6 +77,33 @@ def apply_policy(yhat: torch.Tensor, distance: torch.Tensor | None, rule: str, p
             raise UserError(f"{name} has {len(value)} values for {yhat.shape[1]} sites", public=f"refused: {name}")
     foreign = is_foreign(distance, policy.delta, yhat.argmax(1))
     return Selection(choose(yhat, rule, policy.gamma, foreign), yhat, distance, foreign)
+
+
+def by_majority(selection: Selection, rule: str | None, slices: Sequence[int]) -> Selection:
+    """One model for each volume: the one that most of its slices select.
+
+        c  =  argmax_m ( #{i : c_i = m},  sum_i yhat_im )       i: the slices of the volume, c_i: what slice i selects
+
+    Of models with equally many slices it is the one with the larger sum of yhat over the volume. A selector that knows
+    sites only gives the global model none, so of equals it is a site's. A volume is foreign if most of its slices are:
+    these select the global model, so it gets that one.
+
+    Args:
+        selection: slice by slice, one volume after the other.
+        rule: how the selector is read. A mixture selects no model, so it stays as it is.
+        slices: how many each volume has; a picture is one.
+    """
+    if selection.yhat is None or rule == MIXTURE:
+        return selection
+    yhat = functional.pad(selection.yhat, (1, 0)) if rule == THRESHOLD else selection.yhat
+    choices, foreign = selection.choices.clone(), None if selection.foreign is None else selection.foreign.clone()
+    ends = [0, *accumulate(slices)]
+    for rows in map(slice, ends, ends[1:]):
+        votes = torch.bincount(selection.choices[rows], minlength=yhat.shape[1])
+        choices[rows] = torch.where(votes == votes.max(), yhat[rows].sum(0), -1.0).argmax()
+        if foreign is not None:
+            foreign[rows] = 2 * foreign[rows].sum() > len(foreign[rows])
+    return selection._replace(choices=choices, foreign=foreign)
 
 
 def weights_of(selection: Selection, models: int, rule: str | None, policy: Policy, soft: bool = False) -> torch.Tensor:

@@ -17,7 +17,7 @@ from fedsm.serve.answer import NOTICE, Answer, ModelInfo, model_info
 from fedsm.serve.guard import Guard, headers_of, problem_of
 from fedsm.serve.limits import Refused
 from fedsm.serve.monai_label import add_monai_label
-from fedsm.serve.result import MASK_NIFTI, Result
+from fedsm.serve.result import MASK_DICOM, MASK_NIFTI, Result
 from fedsm.serve.service import Service
 from fedsm.serve.token import Token
 
@@ -25,6 +25,7 @@ _PAGE = {  # the only files that are served: address -> file and its type
     "/": ("index.html", "text/html; charset=utf-8"),
     "/style.css": ("style.css", "text/css; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/dropped.js": ("dropped.js", "text/javascript; charset=utf-8"),
     "/panel.js": ("panel.js", "text/javascript; charset=utf-8"),
     "/server.js": ("server.js", "text/javascript; charset=utf-8"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
@@ -41,7 +42,11 @@ _FORM = {
                     "type": "object",
                     "required": ["file"],
                     "properties": {
-                        "file": {"type": "string", "format": "binary", "description": "A picture or a NIfTI volume."},
+                        "file": {
+                            "type": "array",
+                            "items": {"type": "string", "format": "binary"},
+                            "description": "A picture, a NIfTI volume, or a DICOM series: a zip, or all of its files.",
+                        },
                         "model": {"type": "string", "description": "One of `choices` of `/api/model`."},
                     },
                 }
@@ -113,11 +118,11 @@ def _add_results(app: FastAPI, service: Service) -> None:
     @app.post("/api/predict", summary="Segment an image", openapi_extra=_FORM)
     async def predict(request: Request) -> Answer:
         async with service.form_of(request) as form:
-            if form.content is None:
+            if not form.files:
                 raise Refused(400, "the form has no file", "send the image as the form's field `file`")
-            if not form.name.isprintable() or any(c in form.name for c in "/\\") or form.name == "..":
+            if any(not name.isprintable() or set(name) & set("/\\") or name == ".." for name in form.names):
                 raise Refused(400, "the file's name is a path", "send its last part")
-            return (await service.predict(form.content, form.fields.get("model", ""))).answer
+            return (await service.predict(form.files, form.fields.get("model", ""))).answer
 
     @app.get("/api/results/{name}", summary="An answer again")
     async def answer(name: Id) -> Answer:
@@ -130,6 +135,10 @@ def _add_results(app: FastAPI, service: Service) -> None:
     @app.get(f"/api/results/{{name}}/{MASK_NIFTI}", summary="The mask as NIfTI, on the image's grid")
     async def nifti(name: Id) -> Response:
         return Response(service.results.get(name).nifti, media_type="application/gzip")
+
+    @app.get(f"/api/results/{{name}}/{MASK_DICOM}", summary="The mask as DICOM-SEG, of a DICOM upload")
+    async def dicom(name: Id) -> Response:
+        return Response(service.results.get(name).dicom(), media_type="application/dicom")
 
     def pictures(kind: str, summary: str) -> None:
         @app.get(f"/api/results/{{name}}/{kind}/{{number}}.png", summary=summary)

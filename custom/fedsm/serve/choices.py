@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedsm.selectors.inference import GLOBAL, THRESHOLD, personal
+from fedsm.selectors.inference import GLOBAL, MIXTURE, THRESHOLD, personal
 from fedsm.serve.limits import Refused
 from fedsm.super_model.model import SELECTOR, SuperModel
 from fedsm.super_model.prediction import BatchPrediction
@@ -44,9 +44,12 @@ def why(model: SuperModel, choice: str, batch: BatchPrediction, row: int) -> str
     assert yhat is not None, "a selector has probabilities"
     best, names = int(yhat[row].argmax()), names_of_yhat(model)
     sure, site = percent(float(yhat[row, best])), names[best]
+    far = "" if distance is None else f"{float(distance[row]):.1f}"
+    if model.rule != MIXTURE and model.policy.majority and len(batch.weights) > 1:
+        near = f" Its distance to them is {far} times the usual one." if far else ""
+        return f"{_of_volume(model, batch, row)} By itself this slice is most like those of {site} ({sure}).{near}"
     if model.rule != THRESHOLD:
         return f"The selector gives {site} the most weight: {sure}."
-    far = "" if distance is None else f"{float(distance[row]):.1f}"
     if foreign is not None and bool(foreign[row]):
         return (
             f"Foreign: this image is unlike those of all sites. Its distance to the nearest site, {site}, is {far}"
@@ -63,6 +66,18 @@ def why(model: SuperModel, choice: str, batch: BatchPrediction, row: int) -> str
         never = "" if foreign is not None else " (this super model calls no image foreign)"
         text += f" Its distance to them is {far} times the usual one{never}."
     return text
+
+
+def _of_volume(model: SuperModel, batch: BatchPrediction, row: int) -> str:
+    """Why a whole volume has one network."""
+    foreign, name = batch.selection.foreign, model.models[int(batch.selection.choices[row])]
+    if foreign is not None and bool(foreign[row]):
+        return (
+            "Foreign: most slices of this volume are unlike the images of all sites. So the global network segmented"
+            " all of it: look at this mask with care."
+        )
+    network = "the global network" if name == GLOBAL else f"the network of {name.removeprefix('personal.')}"
+    return f"Most slices of this volume select {network}, so all of it gets that one."
 
 
 def percent(value: float) -> str:

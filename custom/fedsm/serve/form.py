@@ -1,4 +1,4 @@
-"""A multipart form with one file, read into memory: nothing of it touches the disk."""
+"""A multipart form with one file, or those of a series, read into memory: nothing of it touches the disk."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Form:
     """A form.
 
     Attributes:
-        content: of its file; None: it has none.
-        name: the file's name as the client gave it: never a path, never logged.
+        files: the contents of its files; empty: it has none.
+        names: the files' names as the client gave them: never paths, never logged.
         fields: its text fields.
     """
 
-    content: bytes | None
-    name: str
+    files: tuple[bytes, ...]
+    names: tuple[str, ...]
     fields: dict[str, str]
 
 
@@ -58,32 +58,33 @@ async def read_form(request: Request, limits: ServeLimits) -> Form:
     """Reads a form whose length was checked.
 
     Raises:
-        Refused: it is broken, has several files, or came too slowly.
+        Refused: it is broken, has too many files, or came too slowly.
     """
     parser = _MemoryParser(
-        request.headers, request.stream(), max_files=1, max_fields=_MOST_FIELDS, max_part_size=_FIELD
+        request.headers, request.stream(), max_files=limits.files, max_fields=_MOST_FIELDS, max_part_size=_FIELD
     )
     try:
         async with asyncio.timeout(limits.seconds):
             form = await parser.parse()
     except MultiPartException as e:
-        raise Refused(400, f"the form cannot be read: {e.message}", "send one file at a time") from e
+        raise Refused(400, f"the form cannot be read: {e.message}", "send one image at a time") from e
     except ClientDisconnect as e:
         raise Refused(400, "the upload ended early", "send it again") from e
     except TimeoutError as e:
         raise Refused(408, "the upload took too long", "send it again") from e
     except (ValueError, UnicodeError) as e:
         raise Refused(400, "the form cannot be read") from e
-    content, name, fields = None, "", {}
+    files, names, fields = [], [], {}
     for key, value in form.multi_items():
         if isinstance(value, UploadFile):
-            content, name = value.file.read(), value.filename or ""
+            files.append(value.file.read())
+            names.append(value.filename or "")
             value.file.close()
         else:
             fields[key] = value
-    if content is not None and len(content) > limits.upload:
+    if sum(map(len, files)) > limits.upload:
         raise Refused(413, f"the upload has more than {limits.upload / 1e6:.0f} MB")
-    return Form(content, name, fields)
+    return Form(tuple(files), tuple(names), fields)
 
 
 async def read_plain_form(request: Request) -> dict[str, str]:

@@ -15,6 +15,7 @@ class ServeLimits:
 
     Attributes:
         upload: bytes of one upload.
+        files: of one upload: the slices of a DICOM series, in a zip or not.
         uploads: bytes of all uploads that are being worked on.
         memory: bytes that all of them take, as estimated from their headers; a larger one alone waits for all others.
         pixels: pixels of a picture.
@@ -29,6 +30,7 @@ class ServeLimits:
     """
 
     upload: int = 256 * MIB
+    files: int = 1000
     uploads: int = 1024 * MIB
     memory: int = 3072 * MIB
     pixels: int = 50_000_000

@@ -11,20 +11,31 @@ import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+
+@contextlib.contextmanager
+def memory_files(contents: Sequence[bytes], ending: str) -> Iterator[list[Path]]:
+    """A path for each of several contents, all in one folder, while the block runs."""
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedsm_serve_")))
+        yield [_put(stack, folder / f"upload-{i + 1}{ending}", content) for i, content in enumerate(contents)]
 
 
 @contextlib.contextmanager
 def memory_file(content: bytes, ending: str) -> Iterator[Path]:
     """A path with this content while the block runs; `ending` (`.nii.gz`) is part of its name."""
-    with contextlib.ExitStack() as stack:
-        path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedsm_serve_"))) / f"upload{ending}"
-        if sys.platform == "linux":
-            handle = stack.enter_context(os.fdopen(os.memfd_create("fedsm-upload"), "wb"))
-            handle.write(content)
-            handle.flush()
-            path.symlink_to(f"/proc/self/fd/{handle.fileno()}")
-        else:
-            path.write_bytes(content)
+    with memory_files([content], ending) as (path,):
         yield path
+
+
+def _put(stack: contextlib.ExitStack, path: Path, content: bytes) -> Path:
+    if sys.platform == "linux":
+        handle = stack.enter_context(os.fdopen(os.memfd_create("fedsm-upload"), "wb"))
+        handle.write(content)
+        handle.flush()
+        path.symlink_to(f"/proc/self/fd/{handle.fileno()}")
+    else:
+        path.write_bytes(content)
+    return path

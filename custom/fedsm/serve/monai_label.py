@@ -53,12 +53,10 @@ def add_monai_label(app: FastAPI, service: Service, token: Token | None) -> None
     ) -> Response:  # fmt: skip
         options_of(service.model, network)  # before the upload is read
         async with service.form_of(request) as form:
-            content = form.content
-            if session_id:
-                content = service.sessions.get(session_id).content
-            if content is None:
+            files = service.sessions.get(session_id).files if session_id else form.files
+            if not files:
                 raise Refused(404, "there is no datastore here", "send the image as `file`, or in a session")
-            result = await service.predict(content, network)
+            result = await service.predict(files, network)
         service.results.remove(result.answer.id)  # a program fetches nothing afterwards
         params = params_of(result)
         if output == "json":
@@ -95,10 +93,10 @@ def _add_sessions(app: FastAPI, service: Service) -> None:
     @app.put("/session/", tags=_TAGS, summary="Upload an image once", openapi_extra=_FORM)
     async def create(request: Request) -> dict[str, Any]:
         async with service.form_of(request) as form:
-            if not form.content:
+            if not any(form.files):
                 raise Refused(400, "the form has no file")
             name = secrets.token_urlsafe(16)
-            service.sessions.put(name, Session(form.content))
+            service.sessions.put(name, Session(form.files))
         return {"session_id": name, "session_info": {"expiry": service.limits.results_seconds}}
 
     @app.get("/session/{name}", tags=_TAGS, summary="Whether a session is still there")

@@ -7,21 +7,26 @@ import io
 import time
 from dataclasses import dataclass
 
+import nibabel
 import numpy as np
 from PIL import Image
 
+import fedsm
 from fedsm.core.task_settings import TaskSettings
 from fedsm.data.labels import decompose, flat_numbers
-from fedsm.data.writers import mask_volume, picture_volume
+from fedsm.data.readers import VOLUMES
+from fedsm.data.sources import Origin
+from fedsm.data.writers import mask_volume, on_grid, picture_volume
 from fedsm.serve.answer import Answer, colour, describe_slices, summarize, used_networks
 from fedsm.serve.limits import Refused
 from fedsm.serve.memory_file import memory_file
+from fedsm.serve.series import SERIES, make_seg
 from fedsm.serve.upload import Upload
 from fedsm.super_model.model import SuperModel
 from fedsm.super_model.overlay import line
-from fedsm.super_model.prediction import BatchPrediction
+from fedsm.super_model.prediction import BatchPrediction, join
 
-MASK_PNG, MASK_NIFTI = "mask.png", "mask.nii.gz"
+MASK_PNG, MASK_NIFTI, MASK_DICOM = "mask.png", "mask.nii.gz", "mask.dcm"
 _FILL = 110  # of 255: how much of the image a label's inside hides; its outline hides all
 
 
@@ -35,6 +40,7 @@ class Result:
         mask: (slices, H, W), the task's mask values.
         nifti: the mask as .nii.gz, on the image's grid.
         task: the task.
+        seg: the mask as DICOM-SEG; None: the upload was no DICOM.
     """
 
     answer: Answer
@@ -42,11 +48,12 @@ class Result:
     mask: np.ndarray
     nifti: bytes
     task: TaskSettings
+    seg: bytes | None = None
 
     @property
     def nbytes(self) -> int:
         """What it takes in memory, but for a few kilobytes."""
-        return self.shown.nbytes + self.mask.nbytes + len(self.nifti) + 1000 * len(self.mask)
+        return self.shown.nbytes + self.mask.nbytes + len(self.nifti) + len(self.seg or b"") + 1000 * len(self.mask)
 
     def image_png(self, number: int) -> bytes:
         """A slice of the image."""
@@ -78,6 +85,16 @@ class Result:
             raise Refused(404, "PNG does not hold the mask values of this task", f"take {MASK_NIFTI}")
         return _png(Image.fromarray(mask))
 
+    def dicom(self) -> bytes:
+        """The mask as DICOM-SEG.
+
+        Raises:
+            Refused: the upload was no DICOM.
+        """
+        if self.seg is None:
+            raise Refused(404, "the upload was no DICOM, so there is no DICOM-SEG", f"take {MASK_NIFTI}")
+        return self.seg
+
     def _row(self, number: int) -> int:
         if not 1 <= number <= len(self.mask):
             raise Refused(404, f"slices are counted from 1 to {len(self.mask)}")
@@ -102,6 +119,8 @@ def make_result(
     slices = describe_slices(model, upload, choice, batch, predictions)
     used = used_networks(slices)
     nifti = _nifti(mask, upload)
+    origin = Origin(task, fedsm.__version__, str(model.manifest.get("run_id") or "unknown"), join(predictions).model)
+    seg = make_seg(upload.files, mask, origin) if upload.ending == SERIES else None
     answer = Answer(
         id=name,
         kind="volume" if upload.is_volume else "picture",
@@ -112,15 +131,17 @@ def make_result(
         summary=summarize(choice, slices),
         used=used,
         slices=slices,
-        files=[MASK_NIFTI, "image/SLICE.png", "overlay/SLICE.png", "mask/SLICE.png"],
+        files=[MASK_NIFTI, *([MASK_DICOM] if seg else []), "image/SLICE.png", "overlay/SLICE.png", "mask/SLICE.png"],
         seconds=round(time.perf_counter() - started, 4),
     )
-    return Result(answer, upload.shown, mask, nifti, task)
+    return Result(answer, upload.shown, mask, nifti, task, seg)
 
 
 def _nifti(mask: np.ndarray, upload: Upload) -> bytes:
-    if upload.is_volume:
-        with memory_file(upload.content, upload.ending) as path:
+    if upload.affine is not None:
+        volume = nibabel.Nifti1Image(on_grid(mask, upload.affine), upload.affine)
+    elif upload.ending in VOLUMES:
+        with memory_file(upload.files[0], upload.ending) as path:
             volume = mask_volume(mask, path)
     else:
         volume = picture_volume(mask)

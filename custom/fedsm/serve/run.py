@@ -6,6 +6,7 @@ import ipaddress
 import logging
 import socket
 import ssl
+import sys
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from fedsm.serve.service import Service
 from fedsm.serve.token import Token
 
 _CONNECTIONS = 256  # more get 503
+_OPEN_FILES = 8192  # each file of a series that is read is one of the kernel's memory, and open meanwhile
 _IDLE_SECONDS = 15
 _TALKATIVE = ("python_multipart", "nibabel.global", "PIL")  # their warnings quote what was uploaded
 
@@ -115,4 +117,15 @@ def run(service: Service, listening: Listening, listener: socket.socket, token: 
     )  # fmt: skip
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    _allow_open_files()
     uvicorn.Server(config).run(sockets=[listener])
+
+
+def _allow_open_files() -> None:
+    if sys.platform == "linux":
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +20,9 @@ from fedsm.serve.budget import Budget
 from fedsm.serve.choices import options_of
 from fedsm.serve.form import Form, length_of, read_form
 from fedsm.serve.limits import Refused, ServeLimits, busy
-from fedsm.serve.result import MASK_NIFTI, MASK_PNG, Result, make_result
+from fedsm.serve.result import MASK_DICOM, MASK_NIFTI, MASK_PNG, Result, make_result
 from fedsm.serve.store import Store
-from fedsm.serve.upload import Upload, memory_of, read_upload
+from fedsm.serve.upload import PICTURE, Upload, memory_of, read_upload
 from fedsm.serve.worker import Worker
 from fedsm.super_model.model import SuperModel
 
@@ -34,12 +34,12 @@ Found = TypeVar("Found")
 class Session:
     """An image that MONAI Label's client uploads once and asks about several times."""
 
-    content: bytes
+    files: tuple[bytes, ...]
 
     @property
     def nbytes(self) -> int:
         """What it takes in memory."""
-        return len(self.content)
+        return sum(map(len, self.files))
 
 
 class Service:
@@ -93,11 +93,11 @@ class Service:
         """Requests that are worked on."""
         return self._jobs
 
-    async def predict(self, content: bytes, choice: str) -> Result:
+    async def predict(self, files: Sequence[bytes], choice: str) -> Result:
         """Segments an upload.
 
         Args:
-            content: the file.
+            files: the file, or those of a DICOM series.
             choice: a network's name, or an empty word.
 
         Raises:
@@ -107,9 +107,9 @@ class Service:
         choice, options = options_of(self.model, choice)
         try:
             async with asyncio.timeout(self.limits.seconds):
-                size = await self.in_thread(lambda: memory_of(content, self.model, self.limits))
+                size = await self.in_thread(lambda: memory_of(files, self.model, self.limits))
                 async with self._budget.take(size):
-                    upload = await self.in_thread(lambda: read_upload(content, self.model, self.limits))
+                    upload = await self.in_thread(lambda: read_upload(files, self.model, self.limits))
                     batch = await asyncio.wrap_future(self._worker.submit(upload.pixels, options))
                     name = secrets.token_urlsafe(16)
                     result = await self.in_thread(lambda: make_result(self.model, upload, choice, batch, name, started))
@@ -129,8 +129,12 @@ class Service:
         assert self.keep is not None
         try:
             with replacing_folder(self.keep / time.strftime(f"%Y%m%d-%H%M%S-{result.answer.id}")) as folder:
-                write_bytes(folder / f"image{upload.ending if upload.is_volume else ''}", upload.content)
+                ending = "" if upload.ending == PICTURE else upload.ending
+                for number, content in enumerate(upload.files, 1):
+                    write_bytes(folder / f"image{f'-{number}' * (len(upload.files) > 1)}{ending}", content)
                 write_bytes(folder / MASK_NIFTI, result.nifti)
+                if result.seg:
+                    write_bytes(folder / MASK_DICOM, result.seg)
                 if not upload.is_volume:
                     with contextlib.suppress(Refused):  # PNG does not hold the values; NIfTI does
                         write_bytes(folder / MASK_PNG, result.mask_png(1))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from fedsm.selectors.selection import Selection, by_majority
 from fedsm.super_model.model import SuperModel
 from fedsm.super_model.prediction import BatchPrediction
 
@@ -22,8 +23,15 @@ class _Job:
     pixels: torch.Tensor
     options: dict
     future: Future[BatchPrediction] = field(default_factory=Future)
+    votes: list[Selection] | None = None  # of a volume that gets one model: what its slices select, until all have
+    selection: Selection | None = None  # then what they all get
     done: list[BatchPrediction] = field(default_factory=list)
     rows: int = 0  # that are done
+
+    @property
+    def kind(self) -> tuple[dict, bool, bool]:
+        """Jobs of the same kind share batches."""
+        return self.options, self.votes is None, self.selection is None
 
 
 class Worker:
@@ -50,6 +58,8 @@ class Worker:
             options: of `SuperModel.predict_batch`.
         """
         job = _Job(pixels, options)
+        if len(pixels) > 1 and self._model.policy_for(**options).majority:
+            job.votes = []
         with self._changed:
             self._jobs.append(job)
             self._changed.notify()
@@ -72,7 +82,13 @@ class Worker:
     def _predict(self, jobs: list[tuple[_Job, int]]) -> None:
         try:
             pixels = torch.cat([job.pixels[job.rows : job.rows + count] for job, count in jobs])
-            batch = self._model.predict_batch(pixels, **jobs[0][0].options)
+            first = jobs[0][0]
+            if first.votes is not None:
+                self._count(jobs, self._model.select(pixels, self._model.policy_for(**first.options)))
+                return
+            known = [job.selection.rows(slice(job.rows, job.rows + n)) for job, n in jobs if job.selection is not None]
+            selection = Selection.cat(known) if known else None
+            batch = self._model.predict_batch(pixels, selection=selection, **first.options)
         except Exception as e:  # told to those who asked; the thread goes on
             for job, _ in jobs:
                 self._end(job, e)
@@ -85,8 +101,20 @@ class Worker:
             if job.rows == len(job.pixels):
                 self._end(job, None)
 
+    def _count(self, jobs: list[tuple[_Job, int]], votes: Selection) -> None:
+        """Adds votes of slices; where all are there, the networks have their turn."""
+        start = 0
+        for job, count in jobs:
+            assert job.votes is not None
+            job.votes.append(votes.rows(slice(start, start + count)))
+            job.rows += count
+            start += count
+            if job.rows == len(job.pixels):
+                job.selection = by_majority(Selection.cat(job.votes), self._model.rule, [job.rows])
+                job.votes, job.rows = None, 0
+
     def _next(self) -> list[tuple[_Job, int]]:
-        """Jobs of the same options, each with its number of images in the next batch; empty at the end."""
+        """Jobs of the same kind, each with its number of images in the next batch; empty at the end."""
         with self._changed:
             while True:
                 self._jobs = deque(job for job in self._jobs if not job.future.done())
@@ -95,7 +123,7 @@ class Worker:
                 self._changed.wait()
             if not self._open:
                 return []
-            same = [job for job in self._jobs if job.options == self._jobs[0].options][: self._batch]
+            same = [job for job in self._jobs if job.kind == self._jobs[0].kind][: self._batch]
             room, chosen = self._batch, []
             for number, job in enumerate(sorted(same, key=lambda job: len(job.pixels) - job.rows)):
                 count = min(len(job.pixels) - job.rows, max(1, room // (len(same) - number)))

@@ -7,13 +7,13 @@ from typing import Any
 from fedsm.core.limits import is_fraction
 from fedsm.core.settings import JobSettings
 from fedsm.data.readers import FILE_KINDS
-from fedsm.selectors.inference import GLOBAL, THRESHOLD, personal
-from fedsm.selectors.policy import deltas_of, flips_of, shares_of
+from fedsm.selectors.inference import GLOBAL, MIXTURE, THRESHOLD, personal
+from fedsm.selectors.policy import deltas_of, flips_of, shares_of, tries_majority
 from fedsm.tracks import knows_distance, selection_rule
 
 VALIDATION, TEST = "validation", "test"
 _BOTH = {"images", "dice", "gammas", "argmax"}
-_KEYS = {VALIDATION: _BOTH | {"mixtures", "deltas"}, TEST: _BOTH | {"policy", "files"}}
+_KEYS = {VALIDATION: _BOTH | {"mixtures", "deltas", "majorities"}, TEST: _BOTH | {"policy", "files"}}
 
 
 def evaluation_problem(
@@ -86,13 +86,16 @@ def _grid_problem(found: dict, settings: JobSettings, selects: bool) -> str | No
     tried = [value for flip in flips_of(settings) for share in shares for value in (share, flip)]
     if not _are([row[name] for row in found["mixtures"] for name in ("share", "flip")], tried):
         return "validation evaluation has other mixtures"
+    votes = selects and selection_rule(settings) != MIXTURE and tries_majority(settings)
+    expected = tried if votes and found["majorities"] else []  # a site without volumes sends none
+    if not _are([row[name] for row in found["majorities"] for name in ("share", "flip")], expected):
+        return "validation evaluation has other majorities"
     length = len(settings.gammas) if has_threshold else 1
     deltas = deltas_of(settings) if has_threshold and knows_distance(settings) else []
     if not _are([row["delta"] for row in found["deltas"]], [*deltas, None] if deltas else []):
         return "validation evaluation has other deltas"
-    lists = [(row["dice"], length) for row in found["mixtures"]] + [
-        (row["dice"], len(shares)) for row in found["deltas"]
-    ]
+    lists = [(row["dice"], length) for row in (*found["mixtures"], *found["majorities"])]
+    lists += [(row["dice"], len(shares)) for row in found["deltas"]]
     if not all(len(dice) == count and all(map(is_fraction, dice)) for dice, count in lists):
         return "validation Dice is not in [0, 1]"
     foreign = [row["foreign"] for row in found["deltas"]]

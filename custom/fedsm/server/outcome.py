@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 from fedsm.core.files import write_json
 from fedsm.core.settings import JobSettings
 from fedsm.core.tensors import Tensors
 from fedsm.selectors.inference import GLOBAL
+from fedsm.selectors.policy import Policy
 from fedsm.server.checkpoint import Checkpoints
 from fedsm.server.memory import peak_bytes
 from fedsm.server.record import RunRecord
@@ -49,7 +51,7 @@ def _common(job: JobSettings, record: RunRecord, summary: dict) -> dict:
         "selector": job.tracks.get("selector", {}).get("kind", "none").removeprefix("selector_"),
         "lam": lam_of(job),
         "personal_mix": record.personal_mix,
-        **{key: summary[key] for key in ("gamma", "delta", "share", "flip", "hard_gamma", "blend_gamma")},
+        **{key: summary[key] for key in (*asdict(Policy()), "hard_gamma", "blend_gamma")},
         "rounds": job.rounds,
         "seed": job.seed,
         "sites": record.sites,

@@ -18,14 +18,18 @@ No test image and no image of another source has a part in it.
    `delta_cost`, by its own images that go to the global model. A smaller one keeps more foreign images from a personal
    model that does not fit them. The margin is there because the farthest of a few images says little of the next ones.
    At a site with heavy tails the delta of the others would cost points.
+4. One model for each volume (majority) or for each slice: both by 1 and 2, then the one that is better by the trimmed
+   mean over sites of the difference; of equals by slice. A site without volumes sees no difference.
 
-Mirror images that cost it more than `MOST_LOSS` each site can veto: the site that they hurt is the one unlike the
-others, and a trimmed mean does not see it. By a false veto a site can bring about nothing else.
+Mirror images, and one model for each volume, that cost it more than `MOST_LOSS` each site can veto: the site that they
+hurt is the one unlike the others, and a trimmed mean does not see it. By a false veto a site can bring about nothing
+else.
 """
 
 from __future__ import annotations
 
 from statistics import median
+from typing import NamedTuple
 
 from fedsm.core.limits import MOST_DELTA
 from fedsm.core.settings import JobSettings
@@ -53,51 +57,68 @@ def choose_policy(validations: dict[str, dict], settings: JobSettings, sites: li
     grids = {site: _Grid(v, settings) for site, v in validations.items() if v["mixtures"]}
     if not grids:
         return Policy()
-    gamma, flip = _gamma_and_flip(grids, settings)
-    if gamma is None:
-        return Policy(flip=flip)
-    shares = _own_shares(grids, gamma, flip)
+    point = _best_point(grids, settings)
+    if point.gamma is None:
+        return Policy(flip=point.flip, majority=point.majority)
+    shares = _own_shares(grids, point)
     deltas = tuple(
         _smallest_delta(validations.get(site, {}).get("deltas", []), shares.get(site, 0.0), settings) for site in sites
     )
     return Policy(
-        gamma,
+        point.gamma,
         deltas if any(delta is not None for delta in deltas) else None,
         tuple(shares.get(site, 0.0) for site in sites) if any(shares.values()) else 0.0,
-        flip,
+        point.flip,
+        point.majority,
     )
 
 
+class _Point(NamedTuple):
+    """What is chosen for all sites."""
+
+    gamma: float | None
+    flip: bool
+    majority: bool
+
+
 class _Grid:
-    """A site's validation Dice at every gamma, share and flip.
+    """A site's validation Dice at every gamma, share and flip, by slice and by majority.
 
     Attributes:
         images: how many were scored.
         gammas: the thresholds; only None where the selector has none, or there is no selector.
+        has_volumes: whether it has tried one model for each volume.
     """
 
     def __init__(self, validation: dict, settings: JobSettings):
         self.images: int = validation["images"]
         self.gammas: list[float | None] = [row["gamma"] for row in validation["gammas"]] or [None]
+        self.has_volumes = bool(validation["majorities"])
         self._shares = sorted({row["share"] for row in validation["mixtures"]})
         self._rows = {
-            (row["share"], row["flip"], gamma): dice
-            for row in validation["mixtures"]
+            (row["share"], _Point(gamma, row["flip"], majority)): dice
+            for majority in (False, True)
+            for row in _rows(validation, majority)
             for gamma, dice in zip(self.gammas, row["dice"], strict=True)
         }
 
-    def score(self, share: float, gamma: float | None, flip: bool) -> float:
-        """The Dice at this point."""
-        return self._rows[share, flip, gamma]
+    def score(self, share: float, point: _Point) -> float:
+        """The Dice with this share."""
+        return self._rows[share, point]
 
-    def gains(self, gamma: float | None, flip: bool) -> dict[float, float]:
+    def gains(self, point: _Point) -> dict[float, float]:
         """Each share's Dice above that of the smallest, which is 0 unless the settings leave it out."""
-        return {s: self.score(s, gamma, flip) - self.score(self._shares[0], gamma, flip) for s in self._shares}
+        return {s: self.score(s, point) - self.score(self._shares[0], point) for s in self._shares}
 
 
-def _own_shares(grids: dict[str, _Grid], gamma: float | None, flip: bool) -> dict[str, float]:
-    """Each site's share at this gamma and flip, the smallest of equals."""
-    gains = {site: grid.gains(gamma, flip) for site, grid in grids.items()}
+def _rows(validation: dict, majority: bool) -> list[dict]:
+    """A site's rows by slice or by majority, which are the same where it has no volumes."""
+    return (majority and validation["majorities"]) or validation["mixtures"]
+
+
+def _own_shares(grids: dict[str, _Grid], point: _Point) -> dict[str, float]:
+    """Each site's share at this point, the smallest of equals."""
+    gains = {site: grid.gains(point) for site, grid in grids.items()}
     chosen = {}
     for site, own in gains.items():
         n, others = grids[site].images, [found for name, found in gains.items() if name != site] or [own]
@@ -108,21 +129,39 @@ def _own_shares(grids: dict[str, _Grid], gamma: float | None, flip: bool) -> dic
     return chosen
 
 
-def _gamma_and_flip(grids: dict[str, _Grid], settings: JobSettings) -> tuple[float | None, bool]:
+def _best_point(grids: dict[str, _Grid], settings: JobSettings) -> _Point:
+    """By slice or by majority, whichever is better at its own best gamma and flip; by slice where they are equal."""
+    by_slice, by_majority = (_gamma_and_flip(grids, settings, majority) for majority in (False, True))
+    if not any(grid.has_volumes for grid in grids.values()):
+        return by_slice
+    if settings.volume_selection == "majority":
+        return by_majority
+    own, others = (_at_own_shares(grids, [point]) for point in (by_slice, by_majority))
+    gains = [round(others[site][by_majority] - own[site][by_slice], _DIGITS) for site in grids]
+    better = round(trimmed_mean(gains), _DIGITS) > 0 and min(gains) >= -MOST_LOSS
+    return by_majority if better else by_slice
+
+
+def _gamma_and_flip(grids: dict[str, _Grid], settings: JobSettings, majority: bool) -> _Point:
     """The best of both, at each site's own share."""
     gammas = next(iter(grids.values())).gammas
-    tried = [(gamma, flip) for flip in flips_of(settings) for gamma in gammas]
-    shares = {one: _own_shares(grids, *one) for one in tried}
-    scores = {site: {one: grid.score(shares[one][site], *one) for one in tried} for site, grid in grids.items()}
+    tried = [_Point(gamma, flip, majority) for flip in flips_of(settings) for gamma in gammas]
+    scores = _at_own_shares(grids, tried)
     gains = dict(zip(tried, _gains([list(own.values()) for own in scores.values()]), strict=True))
     best = {
-        flip: max((one for one in tried if one[1] == flip), key=lambda one: (gains[one], one[0] or 0.0))
+        flip: max((one for one in tried if one.flip == flip), key=lambda one: (gains[one], one.gamma or 0.0))
         for flip in flips_of(settings)
     }
     plain, mirrored = best[False], best.get(True, best[False])
     cost = max(own[plain] - own[mirrored] for own in scores.values())
     worth = gains[mirrored] > gains[plain] + WORTH and round(cost, _DIGITS) <= MOST_LOSS
     return mirrored if worth else plain
+
+
+def _at_own_shares(grids: dict[str, _Grid], points: list[_Point]) -> dict[str, dict[_Point, float]]:
+    """Site -> point -> Dice at the site's own share there."""
+    shares = {point: _own_shares(grids, point) for point in points}
+    return {site: {one: grid.score(shares[one][site], one) for one in points} for site, grid in grids.items()}
 
 
 def choose_gamma(validations: dict[str, dict], gammas: list[float | None], how: str = "dice") -> float | None:
@@ -136,19 +175,22 @@ def choose_gamma(validations: dict[str, dict], gammas: list[float | None], how: 
 def policy_score(validation: dict, site: int, policy: Policy, settings: JobSettings) -> float:
     """One site's validation Dice at a policy with its share, leaving delta out; `site` is its number."""
     share = policy.share[site] if isinstance(policy.share, tuple) else policy.share
-    row = next(r for r in validation["mixtures"] if (r["share"], r["flip"]) == (share, policy.flip))
+    rows = _rows(validation, policy.majority)
+    row = next(r for r in rows if (r["share"], r["flip"]) == (share, policy.flip))
     return row["dice"][0 if policy.gamma is None else settings.gammas.index(policy.gamma)]
 
 
 def policy_table(validations: dict[str, dict], settings: JobSettings) -> list[dict]:
     """One row per share (the same for all sites) and flip, at its best gamma, for results.json: how much it gains over
-    plain hard selection.
+    plain hard selection. The same by majority, where a site has volumes.
 
     Returns:
-        rows with `share`, `flip`, `gamma`, `networks` (runs of a network for one image) and `gain`, the trimmed mean
-        over sites of the validation Dice against the first row's.
+        rows with `share`, `flip`, `majority`, `gamma`, `networks` (runs of a network for one image) and `gain`, the
+        trimmed mean over sites of the validation Dice against the first row's.
     """
-    tried = [v["mixtures"] for v in validations.values() if v["mixtures"]]
+    found = [v for v in validations.values() if v["mixtures"]]
+    ways = (False, True) if any(v["majorities"] for v in found) else (False,)
+    tried = [[row | {"majority": way} for way in ways for row in _rows(v, way)] for v in found]
     if not tried:
         return []
     gammas = [row["gamma"] for row in next(iter(validations.values()))["gammas"]] or [None]
@@ -157,7 +199,8 @@ def policy_table(validations: dict[str, dict], settings: JobSettings) -> list[di
     for row in tried[0]:
         gain, gamma = max(((next(gains), gamma) for gamma in gammas), key=lambda found: (found[0], found[1] or 0.0))
         policy = Policy(gamma, None, row["share"], row["flip"])
-        values = {"share": row["share"], "flip": row["flip"], "gamma": gamma, "networks": policy.networks}
+        values = {key: row[key] for key in ("share", "flip", "majority")}
+        values |= {"gamma": gamma, "networks": policy.networks}
         table.append(values | {"gain": gain})
     return [row | {"gain": round(row["gain"] - table[0]["gain"], 6)} for row in table]
 

@@ -52,7 +52,7 @@ class DiceTables(Described):
         " algorithm2`, where it is the super model.",
     )
     super_model: DiceRow | None = Field(
-        default=None, description="The super model, with `gamma`, `delta`, `share` and `flip`."
+        default=None, description="The super model, with `gamma`, `delta`, `share`, `flip` and `majority`."
     )
     blend: DiceRow | None = Field(default=None, description="Soft selection at `blend_gamma`, with `--blend`.")
     selector_accuracy: SelectorAccuracy | None = Field(default=None, description="With a selector.")
@@ -78,6 +78,9 @@ class PolicyRow(Described):
 
     share: float = Field(description="The global model's share, the same for all sites.")
     flip: bool = Field(description="With mirror images.")
+    majority: bool = Field(
+        default=False, description="With one model for each volume; such rows are there where a site has volumes."
+    )
     gamma: float | None = Field(description="The best threshold for it.")
     networks: int = Field(description="Runs of a network for one image.")
     gain: float = Field(description="Validation Dice above the first row, as the trimmed mean over sites.")
@@ -277,6 +280,11 @@ class ResultsFile(Described):
         " validation images; 0 if none is worth a second network."
     )
     flip: bool = Field(description="Whether mirror images are predicted as well.")
+    majority: bool = Field(
+        default=False,
+        description="Whether all slices of a volume get one model, the one that most of them select: if that was better"
+        " on the validation images by the trimmed mean over sites.",
+    )
     hard_gamma: float | None = Field(description="The best gamma of Algorithm 2 alone.")
     blend_gamma: float | None = Field(description="The same for soft selection, with `--blend`.")
     rounds: int = Field(description="Rounds in all.")

@@ -22,7 +22,7 @@ from fedsm.data.labels import mask_table
 from fedsm.data.readers import PICTURES, VOLUMES
 from fedsm.super_model.card import render_card
 from fedsm.super_model.model import SuperModel
-from fedsm.super_model.scripted import AnySize, script_super_model
+from fedsm.super_model.scripted import SLICE_BY_SLICE, AnySize, script_super_model
 
 SCHEMA = "https://github.com/Project-MONAI/MONAI-extra-test-data/releases/download/0.8.1/meta_schema_20240725.json"
 
@@ -35,7 +35,7 @@ A FedSM super model for the task `{task}`: {count} networks, trained at the site
         --bundle_root . --dataset_dir IMAGES --output_dir MASKS
 
 It needs MONAI, `fire` and `pytorch-ignite`. IMAGES holds {inputs}. Masks have the images' size and names and the mask
-values of training: {values}. It fails if IMAGES holds no such file. The images are read by MONAI: {reading}.
+values of training: {values}. It fails if IMAGES holds no such file. The images are read by MONAI: {reading}.{note}
 
 `models/model.ts` takes (batch, {channels}, x, y) images in 0..1 of any size, along the axes of MONAI's readers, and
 gives (batch, {n_labels}, x, y) probabilities.
@@ -132,6 +132,7 @@ def _readme(model: SuperModel, volumes: bool) -> str:
         reading=pictures if task.intensity == "unit" else "1 % to 99 % of the intensities",
         channels=task.channels,
         n_labels=len(task.labels),
+        note=f" {SLICE_BY_SLICE}" if model.policy.majority else "",
     )
     return f"{about}\n{card}"
 

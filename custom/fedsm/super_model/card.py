@@ -59,6 +59,7 @@ def render_card(manifest: dict, evaluation: dict | None = None) -> str:
         "gamma": _number(manifest.get("gamma")),
         **{name: in_words(manifest.get(name)) for name in ("delta", "share")},
         "mirror images": "yes" if manifest.get("flip") else "no",
+        **({"volumes": "one model for all slices, by majority"} if manifest.get("majority") else {}),
         "seed": str(job["seed"]),
         "made with": versions,
     }

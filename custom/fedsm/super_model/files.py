@@ -30,6 +30,7 @@ from fedsm.super_model.model import SuperModel
 from fedsm.super_model.overlay import LONGEST, TILE, draw_overlay, preview
 from fedsm.super_model.prediction import BatchPrediction, Prediction, join
 from fedsm.super_model.table import Row, columns, row_cells
+from fedsm.super_model.volumes import predict_volumes
 
 TABLE = "predictions.csv"
 _READERS = 2  # threads that decode while the networks compute
@@ -95,6 +96,8 @@ def predict_files(
                         rows = _finish(model, output, scan, batch, seconds)
                         writer.write(*([row[name] for name in head] for row in rows))
                         images += len(scan.pixels)
+                    except UserError as e:
+                        problems.append(str(e))
                     except OSError as e:
                         problems.append(f"the results of {scan.source.path} cannot be written: {e.strerror or e}")
                     problems += map(str, scan.opened.problems)
@@ -156,7 +159,7 @@ def _predict(
     """Each file with its predictions and its share of the time in seconds."""
     started = time.perf_counter()
     pixels = torch.cat([scan.pixels for scan in scans])
-    batch = BatchPrediction.cat([model.predict_batch(part, **options) for part in pixels.split(batch_size)])
+    batch = predict_volumes(model, pixels, [len(scan.pixels) for scan in scans], batch_size, **options)
     seconds = (time.perf_counter() - started) / len(pixels)
     offset = 0
     for scan in scans:

@@ -157,6 +157,8 @@ def _rules(model: SuperModel) -> list[str]:
     lines.append(f"{len(lines) - 1}. Otherwise the network of the most probable site.")
     if deltas is None:
         lines += ["", "No limit of distance was chosen: an image from elsewhere is not called foreign."]
+    if policy.majority:
+        lines += ["", "All slices of a volume get the network that most of them select by these rules."]
     return [*lines, "", "An image that is not foreign may still be segmented badly: look at every mask."]
 
 

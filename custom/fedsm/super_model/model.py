@@ -29,11 +29,12 @@ from fedsm.data.intensity import IntensityError
 from fedsm.data.labels import compose, mask_table
 from fedsm.data.site_folder import match_channels, read_image
 from fedsm.nets import build_unet, check_sizes
-from fedsm.selectors.inference import GLOBAL, THRESHOLD, personal
+from fedsm.selectors.inference import DIRECT, GLOBAL, THRESHOLD, personal
 from fedsm.selectors.policy import Policy, mirrored_too, policy_problem, probabilities_of, read_policy
 from fedsm.selectors.selection import Selection, apply_policy, weights_of
 from fedsm.super_model.artefact import SuperModelFiles, load_super_model
 from fedsm.super_model.prediction import BatchPrediction, Prediction, join, labels_at
+from fedsm.super_model.volumes import predict_volumes
 from fedsm.tracks import build_inference_selector, knows_distance, selection_rule
 
 SELECTOR = "selector"
@@ -163,7 +164,7 @@ class SuperModel:
     @torch.no_grad()
     def predict_batch(
         self, images: torch.Tensor, site: str | None = None, use_global: bool = False, blend: bool = False,
-        **changes: Any,
+        selection: Selection | None = None, **changes: Any,
     ) -> BatchPrediction:  # fmt: skip
         """Predicts (B, C, S, S) images in 0..1; each network gets its images as one batch.
 
@@ -172,19 +173,21 @@ class SuperModel:
             site: take this site's personal model.
             use_global: take the global model.
             blend: soft selection: the two most probable models share an image.
+            selection: what was selected for these images, as parts of volumes (`select_volume`); None: each image
+                selects for itself.
             **changes: other values of the policy than its own: `gamma` (with `blend`: of soft selection), `delta`,
-                `share`, `flip`.
+                `share`, `flip`, `majority` (for whoever predicts whole volumes).
 
         Raises:
             UserError: the super model does not have this model, or the options do not fit the selector.
         """
         self.check(site, use_global, blend, **changes)
-        policy = self._policy(blend, changes)
+        policy = self.policy_for(site, use_global, blend, **changes)
         images = images.to(self.device)
         forced = GLOBAL if use_global else personal(site) if site is not None else None
         if forced and self.rule is None:
             selection = Selection(torch.zeros(len(images), dtype=torch.long))
-        else:
+        elif selection is None:
             selection = self.select(images, policy)
         if forced:
             selection = selection._replace(choices=torch.full((len(images),), self.models.index(forced)))
@@ -206,10 +209,8 @@ class SuperModel:
             UserError: an image that cannot be used.
         """
         pixels, size = self.read(image)
-        batches = [
-            self.predict_batch(b, site, use_global, blend, **changes) for b in pixels.split(self.settings.batch_size)
-        ]
-        slices = [p for batch in batches for p in self.finish(batch, size)]
+        options = {"site": site, "use_global": use_global, "blend": blend, **changes}
+        slices = self.finish(predict_volumes(self, pixels, [len(pixels)], self.settings.batch_size, **options), size)
         return slices[0] if len(slices) == 1 else join(slices)
 
     def read(self, image: str | Path | np.ndarray) -> tuple[torch.Tensor, tuple[int, int]]:
@@ -262,19 +263,27 @@ class SuperModel:
             raise UserError(f"the super model has no network {wanted!r}", remedy=f"it has {', '.join(self.available)}")
         if blend and (self.rule != THRESHOLD or wanted):
             raise UserError("soft selection needs a selector with a threshold, and neither a site nor the global model")
-        given = [name for name, value in changes.items() if value is not None and name != "flip"]
+        given = [name for name, value in changes.items() if value is not None and name not in ("flip", "majority")]
         if given and self.rule != THRESHOLD:
             raise UserError(f"{given[0]} cannot be used: the super model has no selector, or one without a threshold")
         if changes.get("delta") is not None and not knows_distance(self.settings):
             raise UserError("delta cannot be used: a trained selector knows no distance of an image")
-        if problem := policy_problem(self._policy(blend, changes)):
+        if changes.get("majority") and (self.rule not in (THRESHOLD, DIRECT) or wanted or blend):
+            raise UserError(
+                "a volume's majority needs a selector that chooses one model, and neither soft selection, a site nor"
+                " the global model"
+            )
+        if problem := policy_problem(self.policy_for(site, use_global, blend, **changes)):
             raise UserError(problem)
         if not wanted and self.rule is None:
             self.select(torch.empty(0))
 
-    def _policy(self, blend: bool, changes: dict[str, Any]) -> Policy:
+    def policy_for(
+        self, site: str | None = None, use_global: bool = False, blend: bool = False, **changes: Any
+    ) -> Policy:  # fmt: skip
+        """The policy with these options of `predict_batch`. A volume's slices vote where they select one model."""
         own = self.policy.changed(gamma=self.blend_gamma) if blend else self.policy
-        return own.changed(**changes)
+        return own.changed(**({"majority": False} if site is not None or use_global or blend else {}) | changes)
 
     def _segment(self, images: torch.Tensor, weights: torch.Tensor, flip: bool) -> torch.Tensor:
         """The weighted probabilities of the networks; each network only sees the images in which it has a share."""

@@ -91,7 +91,7 @@ def _properties(model: SuperModel) -> dict[str, str]:
         "intensity": task.intensity,
         "labels": task.labels,
         "models": model.models,
-        **model.policy.to_dict(),
+        **model.policy.changed(majority=False).to_dict(),  # the file sees one image at a time
         "run_id": model.manifest.get("run_id"),
     }
     return {key: value if isinstance(value, str) else json.dumps(value) for key, value in content.items()}

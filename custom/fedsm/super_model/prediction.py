@@ -22,29 +22,16 @@ class BatchPrediction(NamedTuple):
 
     def rows(self, rows: slice) -> BatchPrediction:
         """Some images of the batch."""
-        choices, *rest = self.selection
-        some = Selection(choices[rows], *(_rows(values, rows) for values in rest))
-        return BatchPrediction(self.probabilities[rows], self.weights[rows], some)
+        return BatchPrediction(self.probabilities[rows], self.weights[rows], self.selection.rows(rows))
 
     @staticmethod
     def cat(batches: list[BatchPrediction]) -> BatchPrediction:
         """Several batches as one."""
-        choices, *rest = zip(*(batch.selection for batch in batches), strict=True)
         return BatchPrediction(
             torch.cat([batch.probabilities for batch in batches]),
             torch.cat([batch.weights for batch in batches]),
-            Selection(torch.cat(choices), *map(_cat, rest)),
+            Selection.cat([batch.selection for batch in batches]),
         )
-
-
-def _rows(values: torch.Tensor | None, rows: slice) -> torch.Tensor | None:
-    return None if values is None else values[rows]
-
-
-def _cat(parts: tuple[torch.Tensor | None, ...]) -> torch.Tensor | None:
-    """The parts as one; a value that the selector does not give is None in all of them."""
-    there = [part for part in parts if part is not None]
-    return torch.cat(there) if there else None
 
 
 @dataclass(frozen=True)

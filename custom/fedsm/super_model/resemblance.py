@@ -21,6 +21,7 @@ import torch
 from fedsm.selectors.gaussian import StatisticsSelector
 from fedsm.selectors.inference import GLOBAL, THRESHOLD
 from fedsm.super_model.model import SuperModel
+from fedsm.super_model.volumes import select_volume
 
 
 @dataclass(frozen=True)
@@ -52,21 +53,22 @@ class Resemblance:
 
 
 @torch.no_grad()
-def resemblance(model: SuperModel, batches: Iterable[torch.Tensor]) -> Resemblance:
+def resemblance(model: SuperModel, files: Iterable[torch.Tensor]) -> Resemblance:
     """Looks at the images of a new site.
 
     Args:
         model: the super model.
-        batches: (B, C, S, S) each, as `SuperModel.read` gives them.
+        files: (slices, C, S, S) each, as `SuperModel.read` gives them.
     """
     if model.rule is None:
-        images = sum(map(len, batches))
+        images = sum(map(len, files))
         return Resemblance(images, None, {GLOBAL: images} if GLOBAL in model.available else {})
-    rows, said = [], []
-    for batch in batches:
-        said.append(model.select(batch))
+    rows: list[torch.Tensor] = []
+    said = []
+    for file in files:
+        said.append(select_volume(model, file, model.settings.batch_size))
         if isinstance(model.selector, StatisticsSelector):
-            rows.append(model.selector.describe(batch))
+            rows += map(model.selector.describe, file.split(model.settings.batch_size))
     choices = torch.cat([s.choices for s in said])
     used = {name: int((choices == i).sum()) for i, name in enumerate(model.models) if (choices == i).any()}
     nearest = _first_choices(model, torch.cat([s.yhat for s in said if s.yhat is not None]))

@@ -17,6 +17,10 @@ from fedsm.selectors.policy import Policy
 from fedsm.selectors.selection import shares_by_model
 from fedsm.super_model.model import SuperModel
 
+SLICE_BY_SLICE = (  # for a super model whose policy has `majority`
+    "Each slice of a volume selects its own model. The super model itself gives all slices the one that most of them"
+    " select, for which it must see all of them at once."
+)
 OUTPUTS = ("probabilities", "choice", "yhat", "distance")
 
 

@@ -9,9 +9,8 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from fedsm.core.task_settings import TaskSettings
-from fedsm.data.dicom.header import open_file
 from fedsm.data.dicom.label_names import label_of, unknown_labels
-from fedsm.data.dicom.segmentation import LabelMasks, damaged, off_grid
+from fedsm.data.dicom.segmentation import LabelMasks, add_object, damaged, off_grid
 from fedsm.data.dicom.unusable import Unusable
 
 _FINE = 8  # Pillow draws on a grid that much finer, and the centres are looked up: it also fills what a line touches
@@ -25,13 +24,7 @@ def add_contours(masks: LabelMasks, path: Path, task: TaskSettings) -> None:
     Raises:
         Unusable: damaged, off the image's slices, or without such a region.
     """
-    dataset = open_file(path)
-    try:
-        _add(masks, dataset, task)
-    except Unusable:
-        raise
-    except Exception as e:  # malformed in any of many ways
-        raise damaged() from e
+    add_object(masks, path, task, _add)
 
 
 def _add(masks: LabelMasks, d: Any, task: TaskSettings) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from fedsm.data.dicom.library import pydicom
 from fedsm.data.dicom.planes import Plane, planes_of
@@ -170,13 +170,18 @@ def _check_size(path: Path, syntax: str, rows: int, columns: int, frames: int, s
         raise Unusable(DAMAGED, "export it again, or remove it")
 
 
+def is_deflated(file: BinaryIO) -> bool:
+    """Whether a DICOM file is deflated as a whole; it is then read up to where that begins."""
+    if file.read(_MAGIC_AT + len(_MAGIC))[_MAGIC_AT:] != _MAGIC:
+        return False
+    meta = pydicom().filereader._read_file_meta_info(file)
+    return str(meta.get("TransferSyntaxUID", "")) == _DEFLATED
+
+
 def _check_deflated(path: Path) -> None:
     """pydicom inflates such a file as a whole: its size is counted first, with little memory."""
     with path.open("rb") as f:
-        if f.read(_MAGIC_AT + len(_MAGIC))[_MAGIC_AT:] != _MAGIC:
-            return
-        meta = pydicom().filereader._read_file_meta_info(f)
-        if str(meta.get("TransferSyntaxUID", "")) != _DEFLATED:
+        if not is_deflated(f):
             return
         inflate, size = zlib.decompressobj(-zlib.MAX_WBITS), 0
         while block := inflate.unconsumed_tail or f.read(65536):

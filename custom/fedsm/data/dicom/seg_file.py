@@ -1,19 +1,18 @@
-"""Writes a predicted mask as DICOM-SEG: in the source's patient, study and frame of reference, label by label."""
+"""A predicted mask as DICOM-SEG: in the source's patient, study and frame of reference, label by label."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedsm.core.private_files import new_file
 from fedsm.core.task_settings import LabelCode, TaskSettings
 from fedsm.data.contact_sheet import COLOURS
 from fedsm.data.dicom.clip import lend_positions, take_positions
 from fedsm.data.dicom.header import open_file
 from fedsm.data.dicom.library import highdicom
 from fedsm.data.dicom.series import DicomImage
+from fedsm.data.dicom.unusable import Unusable
 from fedsm.data.sources import Origin
 
 MAKER = "FedSM"
@@ -40,18 +39,29 @@ _MUST_BE_THERE = [
 ]
 
 
-def write_seg(path: Path, labels: np.ndarray, image: DicomImage, origin: Origin) -> None:
-    """Writes a DICOM-SEG with a segment for each label; folders above it are made.
+def make_seg(labels: np.ndarray, image: DicomImage, origin: Origin) -> Any:
+    """A DICOM-SEG with a segment for each label, as a dataset.
 
-    Every frame of the image is written, empty ones too, so that each program finds the whole grid.
+    Every frame of the image is in it, empty ones too, so that each program finds the whole grid.
 
     Args:
-        path: the file to write.
         labels: (L, frames, H, W) bool, in the order of `image.frames`.
         image: what was segmented.
         origin: what made the mask.
+
+    Raises:
+        Unusable: the image's header is such that none can be made.
     """
     hd = highdicom()
+    try:
+        return _segmentation(hd, labels, image, origin)
+    except Unusable:
+        raise
+    except Exception as e:  # highdicom refuses in many ways what other programs wrote; its words quote values
+        raise Unusable("has a header for which no DICOM-SEG can be made", "export it again") from e
+
+
+def _segmentation(hd: Any, labels: np.ndarray, image: DicomImage, origin: Origin) -> Any:
     sources = source_headers(image)
     if len(sources) == 1:  # a file of several frames: in the file's order
         labels = labels[:, np.argsort([frame.index for frame in image.frames])]
@@ -76,7 +86,7 @@ def write_seg(path: Path, labels: np.ndarray, image: DicomImage, origin: Origin)
         take_positions(seg)
     seg.ContentCreatorName = None  # must be there, and nobody is named
     seg.SeriesDescription = series_description(origin.task)
-    seg.save_as(new_file(path))
+    return seg
 
 
 def source_headers(image: DicomImage) -> list[Any]:

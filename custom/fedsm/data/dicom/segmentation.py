@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +60,20 @@ def add_segmentation(masks: LabelMasks, path: Path, task: TaskSettings) -> None:
     Raises:
         Unusable: damaged, off the grid, or without such a segment.
     """
+    add_object(masks, path, task, _add)
+
+
+def add_object(
+    masks: LabelMasks, path: Path, task: TaskSettings, add: Callable[[LabelMasks, Any, TaskSettings], None]
+) -> None:
+    """Adds what `add` finds in a DICOM object.
+
+    Raises:
+        Unusable: what `add` says, or the object is malformed.
+    """
     dataset = open_file(path)
     try:
-        _add(masks, dataset, task)
+        add(masks, dataset, task)
     except Unusable:
         raise
     except Exception as e:  # malformed in any of many ways

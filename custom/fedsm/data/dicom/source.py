@@ -6,17 +6,19 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from fedsm.core.errors import UserError
+from fedsm.core.private_files import new_file
 from fedsm.core.task_settings import TaskSettings
 from fedsm.data.dicom.capture import write_capture
 from fedsm.data.dicom.header import ENDINGS
 from fedsm.data.dicom.image import Loaded, affine_of, load, reader_frames
 from fedsm.data.dicom.scan import OTHER, scan
-from fedsm.data.dicom.seg_file import write_seg
+from fedsm.data.dicom.seg_file import make_seg
 from fedsm.data.dicom.series import DicomImage
 from fedsm.data.dicom.unusable import Unusable
 from fedsm.data.labels import decompose
@@ -52,9 +54,10 @@ class _OpenedSeries(Opened):
         self.problems = [UserError(why.reason, file=path, remedy=why.remedy) for path, why in loaded.bad]
 
     def write_mask(self, path: Path, mask: np.ndarray, origin: Origin) -> None:
-        if self._image.volume:
-            mask = on_grid(mask, affine_of(self._image)).transpose(2, 1, 0)
-        write_seg(path, decompose(mask, origin.task), self._image, origin)
+        try:
+            seg_of(self._image, mask, origin).save_as(new_file(path))
+        except Unusable as e:
+            raise UserError(e.reason, file=self._image.path, remedy=e.remedy) from e
 
     def write_capture(self, path: Path, picture: Image.Image, origin: Origin) -> None:
         write_capture(path, picture, self._image, origin)
@@ -64,6 +67,17 @@ class _OpenedSeries(Opened):
         if frames is None:
             return [SliceName(self._image.first.series)] * len(self.array)
         return [SliceName(frame.instance.series, frame.instance.uid) for frame in frames]
+
+
+def seg_of(image: DicomImage, mask: np.ndarray, origin: Origin) -> Any:
+    """The DICOM-SEG of a mask (slices, H, W) in the order and orientation in which the image was read.
+
+    Raises:
+        Unusable: the image's header is such that none can be made.
+    """
+    if image.volume:
+        mask = on_grid(mask, affine_of(image)).transpose(2, 1, 0)
+    return make_seg(decompose(mask, origin.task), image, origin)
 
 
 def list_sources(paths: Sequence[Path], named: set[Path], base: Path) -> tuple[dict[Source, Path], list[UserError]]:

@@ -1,10 +1,11 @@
 // The page: uploads, the list of images, and one or two panels that show the same slice.
 
+import { filesOf, imagesOf } from "./dropped.js";
 import { Panel, inShort } from "./panel.js";
 import { Problem, model, setToken, takeToken } from "./server.js";
 
 const $ = (id) => document.getElementById(id);
-const state = { info: null, files: [], current: -1, panels: [], slice: 1, overlay: true };
+const state = { info: null, images: [], current: -1, panels: [], slice: 1, overlay: true };
 
 async function start() {
   takeToken();
@@ -49,32 +50,32 @@ function say(text) {
 
 // Images
 
-function add(files) {
-  const room = state.info.most_bytes;
-  const small = [...files].filter((file) => file.size <= room);
-  if (small.length < files.length) say("A file is larger than this service takes.");
+async function add(files) {
+  const images = await imagesOf(files);
+  const small = images.filter((image) => image.size <= state.info.most_bytes);
+  if (small.length < images.length) say("An image is larger than this service takes.");
   if (!small.length) return;
-  state.files.push(...small);
-  open(state.files.length - small.length);
+  state.images.push(...small);
+  open(state.images.length - small.length);
 }
 
 function open(index) {
-  if (index < 0 || index >= state.files.length) return;
+  if (index < 0 || index >= state.images.length) return;
   state.current = index;
   state.slice = 1;
   $("work").hidden = false;
   listCases();
-  say(`Segmenting ${state.files[index].name}`);
-  for (const panel of state.panels) panel.load(state.files[index]);
+  say(`Segmenting ${state.images[index].name}`);
+  for (const panel of state.panels) panel.load(state.images[index]);
 }
 
 function listCases() {
   $("cases").replaceChildren(
-    ...state.files.map((file, index) => {
+    ...state.images.map((image, index) => {
       const item = document.createElement("li");
       const button = document.createElement("button");
       button.type = "button";
-      button.textContent = file.name;
+      button.textContent = image.name;
       if (index === state.current) button.setAttribute("aria-current", "true");
       button.addEventListener("click", () => open(index));
       item.append(button);
@@ -90,7 +91,7 @@ function onReady(panel) {
   if (panel === state.panels[0] && state.slice === 1) state.slice = Math.ceil(count / 2);
   $("slice").max = count;
   $("slice-label").hidden = count < 2;
-  say(`${state.files[state.current].name}: ${inShort(panel.answer)}`);
+  say(`${state.images[state.current].name}: ${inShort(panel.answer)}`);
   show();
 }
 
@@ -130,7 +131,7 @@ function compare(wanted) {
     const second = newPanel();
     second.select.value = another(state.panels[0]);
     state.panels.push(second);
-    if (state.current >= 0) second.load(state.files[state.current]);
+    if (state.current >= 0) second.load(state.images[state.current]);
   } else if (!wanted && state.panels.length > 1) {
     state.panels.pop().remove();
   }
@@ -154,7 +155,7 @@ $("login").addEventListener("submit", (event) => {
   start().then(() => state.info || say("This is not the token."));
 });
 $("files").addEventListener("change", () => {
-  add($("files").files);
+  add([...$("files").files]);
   $("files").value = "";
 });
 $("slice").addEventListener("input", () => step(Number($("slice").value) - state.slice));
@@ -173,7 +174,7 @@ document.addEventListener("dragleave", (event) => {
 document.addEventListener("drop", (event) => {
   event.preventDefault();
   document.body.classList.remove("dragging");
-  if (state.info && event.dataTransfer.files.length) add(event.dataTransfer.files);
+  if (state.info) filesOf(event.dataTransfer).then(add, () => say("What was dropped cannot be read."));
 });
 
 document.addEventListener("keydown", (event) => {

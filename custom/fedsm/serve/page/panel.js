@@ -2,6 +2,8 @@
 
 import { fetchFile, forget, predict } from "./server.js";
 
+const FILES = { nifti: "mask.nii.gz", dicom: "mask.dcm" };
+const ENDINGS = { png: ".png", nifti: ".nii.gz", dicom: ".dcm" };
 const AHEAD = 3; // slices that are fetched before they are asked for
 const MOST = 40; // slices whose pictures are kept
 
@@ -18,7 +20,7 @@ export class Panel {
     this.hooks = hooks;
     this.select = this.find("select");
     this.select.append(...info.choices.map((name) => new Option(networkName(name), name)));
-    this.select.addEventListener("change", () => this.load(this.file));
+    this.select.addEventListener("change", () => this.load(this.image));
     this.stage = this.find(".stage");
     this.stage.addEventListener("wheel", (event) => this.onWheel(event), { passive: false });
     this.stage.addEventListener("keydown", (event) => this.onKey(event));
@@ -39,15 +41,15 @@ export class Panel {
     return this.answer ? this.answer.slices.length : 1;
   }
 
-  /** Segments a file with the chosen network. */
-  async load(file) {
+  /** Segments an image, `{name, files}`, with the chosen network. */
+  async load(image) {
     this.drop();
-    this.file = file;
+    this.image = image;
     const abort = (this.abort = new AbortController());
     this.find(".wait").hidden = false;
     this.root.setAttribute("aria-busy", "true");
     try {
-      const answer = await predict(file, this.select.value, abort.signal);
+      const answer = await predict(image.files, this.select.value, abort.signal);
       if (abort.signal.aborted) return forget(answer.id);
       this.answer = answer;
       this.hooks.ready(this);
@@ -132,7 +134,9 @@ export class Panel {
     const name = `${kind}/${slice}.png`;
     const known = this.pictures.get(name);
     if (known) this.pictures.delete(name);
-    const url = known ?? fetchFile(this.answer.id, name).then((blob) => URL.createObjectURL(blob));
+    // Of a result that is dropped nothing more is wanted: the service would answer that it is gone.
+    const { signal } = this.abort;
+    const url = known ?? fetchFile(this.answer.id, name, signal).then((blob) => URL.createObjectURL(blob));
     url.catch(() => this.pictures.delete(name));
     this.pictures.set(name, url); // the last one is the most recent
     if (this.pictures.size > 2 * MOST) {
@@ -165,6 +169,7 @@ export class Panel {
     this.find(".measured tbody").replaceChildren(...rows.map(([name, value]) => tableRow(name, value)));
     const told = answer.kind === "volume" ? `Slice ${this.slice} of ${this.slices}, ` : "Image, ";
     this.stage.setAttribute("aria-label", `${told}segmented by ${shareName(slice.model)}`);
+    this.find("[data-file=dicom]").hidden = !answer.files.includes(FILES.dicom);
     this.find("[data-file=png]").textContent = answer.kind === "volume" ? "This slice's mask as PNG" : "Mask as PNG";
   }
 
@@ -185,13 +190,13 @@ export class Panel {
   }
 
   async download(kind) {
-    const name = kind === "png" ? `mask/${this.slice}.png` : "mask.nii.gz";
+    const name = kind === "png" ? `mask/${this.slice}.png` : FILES[kind];
     try {
       const blob = await fetchFile(this.answer.id, name);
       const link = document.createElement("a");
       link.href = URL.createObjectURL(blob);
-      const stem = this.file.name.replace(/(\.nii)?\.[^.]*$/, "") || "image";
-      link.download = kind === "png" ? `${stem}_mask.png` : `${stem}_mask.nii.gz`;
+      const stem = this.image.name.replace(/(\.nii)?\.[^.]*$/, "") || "image";
+      link.download = `${stem}_mask${ENDINGS[kind]}`;
       link.click();
       setTimeout(() => URL.revokeObjectURL(link.href), 10000);
     } catch (error) {

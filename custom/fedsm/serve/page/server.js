@@ -42,17 +42,17 @@ export async function model() {
   return (await ask("api/model")).json();
 }
 
-/** Uploads a file; `choice` is the network. The file's name is not sent. */
-export async function predict(file, choice, signal) {
+/** Uploads the files of an image; `choice` is the network. Their names are not sent. */
+export async function predict(files, choice, signal) {
   const form = new FormData();
-  form.append("file", file, "image");
+  for (const file of files) form.append("file", file, "image");
   form.append("model", choice);
   return (await ask("api/predict", { method: "POST", body: form, signal })).json();
 }
 
 /** A file of a result as a Blob. */
-export async function fetchFile(id, name) {
-  return (await ask(`api/results/${encodeURIComponent(id)}/${name}`)).blob();
+export async function fetchFile(id, name, signal) {
+  return (await ask(`api/results/${encodeURIComponent(id)}/${name}`, { signal })).blob();
 }
 
 /** Lets the service forget a result; nobody waits for it. */
