@@ -27,16 +27,13 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:  # mkdocs loads a hook by its path, not as a part of the package
     sys.path.insert(0, str(ROOT))
 
-from docs_tools import (  # noqa: E402 (the path is set above)
-    commands_reference,
-    diagrams,
-    json_reference,
-    settings_reference,
-)
-from docs_tools.described_reference import table  # noqa: E402
-from fedsm.evaluation.audit_file import AuditFile  # noqa: E402
-from fedsm.evaluation.evaluation_file import EvaluationFile  # noqa: E402
-from fedsm.server.results_file import ResultsFile  # noqa: E402
+with warnings.catch_warnings():  # of packages that are imported on the way; `mkdocs` would print each with its stack
+    warnings.simplefilter("ignore")
+    from docs_tools import commands_reference, diagrams, json_reference, settings_reference
+    from docs_tools.described_reference import table
+    from fedsm.evaluation.audit_file import AuditFile
+    from fedsm.evaluation.evaluation_file import EvaluationFile
+    from fedsm.server.results_file import ResultsFile
 
 PRODUCTION = "how-to/production"
 # Page of the site -> file of the repository.

@@ -30,7 +30,7 @@ def _data_synth(args: argparse.Namespace) -> int:
             raise UserError(f"--{name} must be at least {least}, got {getattr(args, name)}")
     if args.out.exists() and any(args.out.iterdir()) and not args.force:
         raise UserError(f"{args.out} is not empty", remedy="choose another folder or --force")
-    with tqdm(desc="drawing", unit="image") as bar:
+    with tqdm(desc="drawing", unit=" images", disable=None) as bar:
         names = write_sites(args.out, args.sites, args.seed, args.images, args.size, bar.update)
     print(f"{len(names)} sites in {args.out}: {', '.join(names)}")
     return 0
@@ -88,7 +88,7 @@ def _data_prepare(args: argparse.Namespace) -> int:
         return 0
     if args.out is None:
         raise UserError("SOURCE, RAW and OUT are needed", remedy="`fedsm data prepare --list` shows the sources")
-    with tqdm(desc=f"preparing {args.source}", unit="case") as bar:
+    with tqdm(desc=f"preparing {args.source}", unit=" cases", disable=None) as bar:
         count = prepare(args.source, args.raw, args.out, args.readers, bar.update)
     print(f"{count} pairs in {args.out / SOURCES[args.source].site}")
     return 0

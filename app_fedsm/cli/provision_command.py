@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedsm.core.text import printable
+
 if TYPE_CHECKING:
     from app_fedsm.cli.parser import Parser
 
@@ -19,9 +21,15 @@ certificates and what stands in their kit's local/, so that only the kits of new
 
 
 def _provision(args: argparse.Namespace) -> int:
+    from app_fedsm.provisioning.project_check import WrongProject
     from app_fedsm.provisioning.provision import describe, provision
 
-    kits = provision(args.project, args.out)
+    try:
+        kits = provision(args.project, args.out)
+    except WrongProject as e:
+        for problem in e.problems:
+            print(f"FAIL {printable(problem)}", file=sys.stderr)
+        raise
     for line in kits.project.warnings:
         print(f"WARN {line}", file=sys.stderr)
     print(describe(kits))

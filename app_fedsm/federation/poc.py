@@ -123,7 +123,7 @@ class Poc:
         options = ["-gpu", *map(str, gpus)] if gpus else []
         self._nvflare("start", "--no-wait", *options)
         wanted, deadline = self.note["sites"], time.monotonic() + _START_SECONDS
-        with tqdm(total=len(wanted), unit="site", desc="connecting") as bar:
+        with tqdm(total=len(wanted), unit="site", desc="connecting", disable=None) as bar:
             while True:
                 here = [site for site in self.connected() if site in wanted]
                 bar.update(len(here) - bar.n)

@@ -109,8 +109,15 @@ def hand_in(session: Session, folder: Path) -> str:
     Raises:
         UserError: the server refuses it.
     """
+    from nvflare.fuel.flare_api.api_spec import AuthorizationError
+
     try:
         return session.submit_job(str(folder))
+    except AuthorizationError as e:
+        raise UserError(
+            "the server refused the job: this kit's user may not submit jobs",
+            remedy="use the kit of a `lead`; the server's operator makes one",
+        ) from e
     except Exception as e:  # FLARE has a dozen exceptions for this
         raise UserError(f"the server refused the job: {' '.join(str(e).split())}") from e
 

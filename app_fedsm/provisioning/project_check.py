@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -48,11 +49,18 @@ class Project:
         return [p for p in self.participants if p.get("type") == kind]
 
 
+class WrongProject(UserError):
+    """A project file that cannot be used. The error is one line, as every one; `problems` has a line for each."""
+
+    problems: Sequence[str] = ()
+
+
 def read_project(path: Path) -> Project:
     """Reads and checks a project file.
 
     Raises:
-        UserError: the file cannot be read, or it is wrong: a line for each problem.
+        WrongProject: the file is wrong.
+        UserError: it cannot be read.
     """
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -62,7 +70,10 @@ def read_project(path: Path) -> Project:
         raise UserError(f"{path} must hold `key: value` lines", remedy="poc_workspace/project.yml is an example")
     project = check_project(content)
     if project.errors:
-        raise UserError("\n  ".join([f"{path}, nothing was made:", *project.errors]))
+        some = "1 problem" if len(project.errors) == 1 else f"{len(project.errors)} problems"
+        error = WrongProject(f"{some}, nothing was made", file=path)
+        error.problems = project.errors
+        raise error
     return project
 
 

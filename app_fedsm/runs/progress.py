@@ -89,7 +89,9 @@ def _begin_rounds(bar: tqdm, done: float, seconds: float) -> None:
 
 
 def _set_clock(bar: tqdm, done: float, seconds: float) -> None:
-    bar.reset()
+    form, bar.bar_format = bar.bar_format, "{desc}"
+    bar.reset()  # which draws, with 0 rounds: without figures until they are right
+    bar.bar_format = form
     bar.n = bar.initial = bar.last_print_n = done
     bar.start_t = bar.last_print_t = time.time() - seconds
     bar.refresh()

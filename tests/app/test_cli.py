@@ -187,6 +187,11 @@ def test_workspace_with_blanks_is_refused(root, tmp_path, capsys):
     assert "a path with blanks" in capsys.readouterr().err and not (tmp_path / "my ws").exists()
 
 
+def test_synth_writes_no_bar_into_a_log(tmp_path, capsys):
+    assert main(["data", "synth", str(tmp_path / "new"), "--sites", "2", "--images", "1", "--size", "32"]) == 0
+    assert capsys.readouterr().err == ""  # as in `make demo > log 2>&1`
+
+
 def test_synth_refuses_a_folder_that_is_not_empty(root, capsys):
     assert main(["data", "synth", str(root)]) == 2
     assert "not empty" in capsys.readouterr().err

@@ -46,6 +46,14 @@ def test_a_resumed_run_counts_its_own_rounds(bar):
     assert "6/10 [00:07<00:28" in str(bar)
 
 
+def test_a_resumed_run_never_shows_fewer_rounds_than_are_done(bar):
+    show(bar, {"event": "started", "round": 5, "rounds": 10, "sites": ["a"]})
+    show(bar, {"event": "registered", "round": 5})
+    show(bar, closed(6, 7.0))
+    drawn = bar.fp.getvalue()
+    assert "5/10" in drawn and "0/10" not in drawn and "-" not in drawn  # it was: 0/10 [00:00<-00:00, -379.82round/s]
+
+
 @pytest.mark.parametrize("phase", ["validating", "evaluating", "finished"])
 def test_the_end_has_no_time_left(bar, phase):
     show(bar, {"event": "started", "round": 8, "rounds": 10, "sites": ["a"]})

@@ -345,7 +345,7 @@ def test_disk(kit, tmp_path, capsys, monkeypatch):
 
 def test_the_ways_that_code_may_come(kit, capsys):
     rules = json.loads((kit / "local/authorization.json.default").read_text())
-    assert Table(capsys, kit).says("code").endswith("also inside a job of lead, project_admin")
+    assert Table(capsys, kit).says("code").endswith("jobs of lead, project_admin may bring code")
     resources = (kit / "local/resources.json").read_text()
     for wide in ("fedsm.", "fedsm.flare", "*"):  # kits of version 0.1 have the first
         (kit / "local/resources.json").write_text(resources.replace(EXECUTOR, wide))

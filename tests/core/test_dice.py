@@ -3,7 +3,7 @@
 import torch
 
 from fedsm.core.dice import dice_per_image
-from fedsm.evaluation.tables import dice_table
+from fedsm.evaluation.tables import dice_table, policy_in_words
 
 
 def masks(*rows: str) -> torch.Tensor:
@@ -48,3 +48,10 @@ def test_table_has_a_row_a_model_and_a_dash_for_a_missing_site():
     assert lines[4].split()[2:] == ["4", "12", "1", "17"]
     assert lines[5].split()[-3:] == ["0.5000", "(a)", "0.1414"]
     assert lines[-1].split()[2:] == ["0.5000", "1.0000", "-", "0.7500", "0.8750"]
+
+
+def test_what_was_chosen_is_told_apart():
+    """Lists of one value per site follow each other: `delta 1, none, 0, 0.4 of the global model` says nothing."""
+    found = {"gamma": 0.99, "delta": [1.0, None], "share": [0.0, 0.4], "flip": True}
+    assert policy_in_words(found) == "gamma 0.99; delta 1, none; share of the global model 0, 0.4; mirror images"
+    assert policy_in_words({"gamma": None, "delta": None, "share": 0.0, "flip": False}) == ""

@@ -3,9 +3,11 @@
 import json
 
 import pytest
+from nvflare.fuel.flare_api.api_spec import AuthorizationError
 
 from app_fedsm.cli.main import main
 from app_fedsm.cli.submission import parse_gpus
+from app_fedsm.federation import remote
 from app_fedsm.federation.following import refusals
 from fedsm.core.errors import UserError
 
@@ -89,3 +91,16 @@ def test_a_job_goes_to_its_sites_alone(tmp_path):
     FedSMRecipe("anybody", settings=small_settings()).export(str(tmp_path))
     maps = [json.loads((tmp_path / job / "meta.json").read_text())["deploy_map"] for job in ("named", "anybody")]
     assert maps == [{"app": ["server", "site-1", "site-3"]}, {"app": ["@ALL"]}]
+
+
+def test_a_user_who_may_not_submit_is_told_who_may(tmp_path):
+    """FLARE's own words say the same thing twice, with the folder of the job in between."""
+
+    class MembersSession:
+        def submit_job(self, folder):
+            said = f"submit_job {folder}: user 'member@a.org' is not authorized for 'submit_job'"
+            raise AuthorizationError(f"user not authorized for the action '{said}'")
+
+    with pytest.raises(UserError) as refused:
+        remote.hand_in(MembersSession(), tmp_path)
+    assert "this kit's user may not submit jobs" in str(refused.value) and "`lead`" in str(refused.value)

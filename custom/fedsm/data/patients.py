@@ -48,7 +48,9 @@ def patients_of(folder: Path, stems: list[str], pattern: str | None, site: str) 
         patient = match and (match.group(1) if compiled.groups else match.group())
         if not patient:
             raise UserError(
-                f"patient_pattern {pattern!r} does not match the file {stem!r}", site=site, remedy="correct one of them"
+                f"patient_pattern {pattern!r} does not match the file {stem!r}",
+                site=site,
+                remedy=f"write a pattern that matches every file, or list the patients in {FILE_NAME}",
             )
         found.append(patient)
     return found

@@ -97,9 +97,9 @@ def policy_in_words(found: dict) -> str:
     """How a super model uses its selector, from results.json or a manifest; empty: nothing was chosen."""
     parts = [f"gamma {found['gamma']:g}"] if found.get("gamma") is not None else []
     parts += [f"delta {in_words(found['delta'])}"] if found.get("delta") is not None else []
-    parts += [f"{in_words(found['share'])} of the global model"] if found.get("share") else []
+    parts += [f"share of the global model {in_words(found['share'])}"] if found.get("share") else []
     parts += ["mirror images"] if found.get("flip") else []
-    return ", ".join(parts + (["one model per volume"] if found.get("majority") else []))
+    return "; ".join(parts + (["one model per volume"] if found.get("majority") else []))
 
 
 def _number(value: float | None) -> str:

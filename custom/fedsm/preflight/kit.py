@@ -57,7 +57,7 @@ def load_kit(root: Path) -> Kit:
     if not path.is_file() or not (root / "local").is_dir():
         raise UserError(
             f"{root} is no client's startup kit: it needs startup/fed_client.json and local/",
-            remedy="give the folder that `nvflare provision` made for this site",
+            remedy="give the folder that `fedsm provision` made for this site",
         )
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

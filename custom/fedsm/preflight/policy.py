@@ -39,7 +39,7 @@ def check_code(kit: Kit) -> list[Line]:
         else f'add "{EXECUTOR}" to class_allow_list in local/resources.json'
     )
     if EXECUTOR in allowed or wide:
-        who = f"also inside a job of {', '.join(bringers)}" if bringers else "BYOC is forbidden here"
+        who = f"jobs of {', '.join(bringers)} may bring code" if bringers else "BYOC is forbidden here"
         if wide:
             what = f"{wide} lets a job that brings no code call any function of fedsm; {who}"
             remedy = f'local/resources.json: "{EXECUTOR}" in class_allow_list and nothing wider, mode "enforce"'

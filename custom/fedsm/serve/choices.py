@@ -58,10 +58,12 @@ def why(model: SuperModel, choice: str, batch: BatchPrediction, row: int) -> str
         )
     gamma = model.policy.gamma or 0.0
     if int(batch.selection.choices[row]) == 0:
-        return f"The selector is {sure} sure of {site} and needs more than {percent(gamma)}: the global network."
+        needed = f"needs more than {percent(gamma)}"
+        return f"The selector is {sure} sure of {site} and {needed}, so the global network segmented it."
     share = float(batch.weights[row, 0])
     mixed = f", with a share of {percent(share)} of the global one" if share else ""
-    text = f"The selector is {sure} sure that this image is like those of {site}: its network{mixed}."
+    text = f"The selector is {sure} sure that this image is like those of {site}"
+    text += f", so that site's network segmented it{mixed}."
     if far:
         never = "" if foreign is not None else " (this super model calls no image foreign)"
         text += f" Its distance to them is {far} times the usual one{never}."
