@@ -51,6 +51,13 @@ def test_a_sample_is_near_the_whole(monkeypatch):
     assert not torch.equal(plan["a"][:100], other["a"][:100])
 
 
+def test_small_tensors_of_a_large_update_are_left_out():
+    """Each tensor costs time: one of 1 % of the entries is looked at, one below is not."""
+    template = {"large": torch.zeros(99_000), "small": torch.zeros(999), "norm": torch.zeros(1)}
+    assert list(drawn(template, 1)) == ["large"]
+    assert list(drawn(template | {"small": torch.zeros(1001)}, 1)) == ["large", "small"]
+
+
 def test_a_round_is_noted_by_group():
     noted = Conduct(1)
     for site, sign in (("a", 1.0), ("b", -1.0)):

@@ -4,11 +4,11 @@
     cosine_k = <u_k, m_k> / (||u_k|| ||m_k||),      m_k = sum_{j != k} u_j / ||u_j||
 
 over the updates of one round, as they were sent. Lengths do not matter, the others' neither: two long updates would
-else be the mean, and the honest ones against it. It needs the products of
-all pairs, and so all updates at once. They are not kept for that: a sample of 16,384 entries of each is, 64 KB. The
-entries are drawn once in a run, by a seed that stays at the server (a site that knew them could behave there alone) and
-in its checkpoint. Where an update has no more entries the cosine is exact, otherwise it is off by about 0.008 if the
-change is spread over the network. A random projection would be as good, but reads every entry once more.
+else be the mean, and the honest ones against it. It needs the products of all pairs, and so all updates at once. They
+are not kept for that: a sample of 4,096 entries of the large tensors of each is, 16 KB. The entries are drawn once in a
+run, by a seed that stays at the server (a site that knew them could behave there alone) and in its checkpoint. Where an
+update has no more entries the cosine is exact, otherwise it is off by about 0.016 if the change is spread over the
+network. A random projection would be as good, but reads every entry once more.
 
 Cosines are judged only of networks that all sites change for the same images (`ServerTrack.shared`), and only where at
 least four answered. Near its optimum a shared network is pulled apart by honest sites, too, all of them against the
@@ -36,8 +36,9 @@ from fedsm.core.rounds import WINDOW
 from fedsm.core.tensors import Tensors
 from fedsm.server.guard import norm_groups
 
-SAMPLE = 16 * 1024  # entries of an update that are compared
+SAMPLE = 4 * 1024  # entries of an update that are compared
 _FEW = 4  # sites: fewer have no majority
+_LARGE = 0.01  # of the entries
 _GAP, _PART, _TIMES, _RISE = 0.5, 0.5, 2.0, 0.1
 _DIGITS = 4
 Plan = dict[str, torch.Tensor]
@@ -52,13 +53,16 @@ def new_seed() -> int:
 def drawn(template: Tensors, seed: int) -> Plan:
     """The entries that are compared, of all updates of this shape: key -> places in the flat tensor.
 
-    All float entries where they are few. Entries of tensors that no place fell into are left out.
+    All float entries where they are few, otherwise some of the tensors that hold at least a hundredth of them: each
+    tensor that is looked at costs as much time as thousands of its entries.
     """
     sizes = {key: template[key].numel() for key in sorted(template) if template[key].is_floating_point()}
-    total, start, plan = sum(sizes.values()), 0, {}
-    rows = torch.arange(total)
-    if total > SAMPLE:
-        rows = torch.randint(total, (SAMPLE,), generator=torch.Generator().manual_seed(seed)).unique()
+    rows = torch.arange(sum(sizes.values()))
+    if len(rows) > SAMPLE:
+        sizes = {key: size for key, size in sizes.items() if size >= _LARGE * len(rows)} or sizes
+        rng = torch.Generator().manual_seed(seed)
+        rows = torch.randint(sum(sizes.values()), (SAMPLE,), generator=rng).unique()
+    start, plan = 0, {}
     for key, size in sizes.items():
         places = rows[(rows >= start) & (rows < start + size)] - start
         if len(places):
