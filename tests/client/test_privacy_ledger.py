@@ -76,15 +76,17 @@ def test_two_processes_at_once_spend_it_once_and_kill_9_forgets_nothing(tmp_path
         )
         for name in ("job1", "job2")
     ]
-    for job in jobs:
-        assert job.stdout.readline() == b"ready\n"
-    for job in jobs:
-        job.stdin.write(b"go\n")
-        job.stdin.flush()
-    done = [int(job.stdout.readline()) for job in jobs]
-    for job in jobs:
-        job.send_signal(signal.SIGKILL)
-        job.communicate()
+    try:
+        for job in jobs:
+            assert job.stdout.readline() == b"ready\n"
+        for job in jobs:
+            job.stdin.write(b"go\n")
+            job.stdin.flush()
+        done = [int(job.stdout.readline()) for job in jobs]
+    finally:
+        for job in jobs:
+            job.send_signal(signal.SIGKILL)
+            job.communicate()
     assert sum(done) == 30
     history = dict(PrivacyLedger(tmp_path, "a").history())
     assert {name: steps.count for name, steps in history.items()} == {
