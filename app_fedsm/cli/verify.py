@@ -77,6 +77,8 @@ def _about(signed: SignedRecord, trust: Trust) -> list[str]:
 
 
 def _whose(signed: SignedRecord, trust: Trust) -> str:
+    if trust.problem(signed.public, signed.voucher, signed.made):
+        return "not to be trusted"
     if trust.root:
         return f"checked against the root of {trust.what}"
     if trust.public:

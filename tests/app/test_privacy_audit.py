@@ -212,7 +212,7 @@ def test_words_follow_the_intervals():
     content = {"run": run, "sent": [], "told": [], "sites": {}, "privacy": {}, "filters": [], "missing": {}, "seed": 0}
     content |= {"learn": {"server": [], "sites": [], "readers": []}, "attacks": attacks}
     page = audit_page(content)
-    assert "names the training image 83% of the time (a coin: 50%)" in page and "remembers its training images" in page
+    assert "names the training image 83% of the time (a coin: 50%)" in page and "better than chance<" in page
     interval["low"] = 0.45
     page = audit_page(content)
     assert "This is no proof that nobody can" in page.replace("\n", " ") and "83% of the time" not in page
@@ -246,6 +246,6 @@ def test_an_overfitted_local_model_is_caught(tmp_path, capsys):
         aucs[name] = {attack: [model[attack]["auc"] for model in models] for attack in ("loss", "calibrated")}
         if name == "by heart":
             assert min(model["loss"]["low"] for model in models) > 0.5 and "above chance" in err, aucs
-            assert "remembers its training images" in (run / PAGE).read_text()
+            assert "better than chance<" in (run / PAGE).read_text()
     assert min(aucs["by heart"]["loss"]) > 0.8 and min(aucs["by heart"]["calibrated"]) > 0.8, aucs
     assert 0.3 < np.mean(aucs["not at all"]["loss"]) < 0.7, aucs

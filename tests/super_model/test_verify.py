@@ -163,12 +163,15 @@ def sign_anew(run, signer, **change) -> None:
     )  # fmt: skip
 
 
-def test_only_the_server_of_the_kits_federation_can_sign(run, kit, federation, tmp_path):
+def test_only_the_server_of_the_kits_federation_can_sign(run, kit, federation, tmp_path, capsys):
     """A stranger's key, a stranger's federation, the server's certificate with another key, a hospital's own."""
     stranger = owner_signer()
     sign_anew(run, stranger)
     assert problems(run) == {}, "intact, by whomever"
     assert "no certificate vouches" in problems(run, trust_in(kit))["super_model/record.json"]
+    assert main(["verify", str(run), "--kit", str(kit)]) == 1
+    told = capsys.readouterr()
+    assert "not to be trusted" in told.out and "no certificate vouches" in told.err
     right = (federation / "server" / "startup" / "server.crt").read_text()
     sign_anew(run, Signer(stranger.key, Voucher(right, b"0" * 70)))
     assert "does not vouch" in problems(run)["super_model/record.json"], "also without a kit"

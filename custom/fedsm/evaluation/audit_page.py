@@ -51,10 +51,10 @@ def remembered(content: dict) -> list[tuple[str, str, str, dict]]:
 def in_words(interval: dict) -> str:
     """What an AUC means for somebody who is no statistician."""
     if interval["low"] is None:
-        return "too few patients to tell memory from chance"
+        return "too few patients to tell"
     if interval["low"] > 0.5:
-        return "remembers its training images"
-    return "no memory shown"
+        return "better than chance"
+    return "no better than chance shown"
 
 
 def _all(content: dict) -> list[tuple[str, str, str, dict]]:
