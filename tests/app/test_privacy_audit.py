@@ -202,6 +202,20 @@ def test_without_the_images_the_page_says_so(run, capsys):
     assert "Not shown: the attacks" in page and "not attacked: site-1" in page
 
 
+def test_with_secure_sums_the_server_saw_no_update_alone(run):
+    """The page follows the settings that the run was made with."""
+    results = json.loads((run / "results.json").read_text())
+    results["settings"] |= {"secure_sum": {}, "norm_check": "off", "min_sites": 3}
+    results["settings"]["tracks"]["personal"] = {"kind": "softpull_at_site"}
+    (run / "results.json").write_text(json.dumps(results))
+    assert main(["privacy", "audit", str(run)]) == 0
+    found = json.loads((run / FILE).read_text())
+    assert "no site's alone" in found["learn"]["server"][0]
+    networks = [row for row in found["sent"] if row["phase"] == "train"]
+    assert networks and all(row["what"].endswith(", under masks") for row in networks)
+    assert not any("masks" in row["what"] for row in found["sent"] if row["phase"] != "train")
+
+
 def test_words_follow_the_intervals():
     """The whole interval above 0.5: a warning that names the site; else no claim that there is nothing."""
     interval = {"auc": 0.83, "low": 0.7, "high": 0.92}

@@ -3,22 +3,12 @@
 import math
 
 import pytest
-from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
-from dp_accounting.pld import PLDAccountant
 
 from fedsm.core.errors import UserError
 from fedsm.core.privacy_loss import NoisySteps, epsilon_of, noise_for
+from tests.helpers.other_accountant import reference
 
 ONE = 3.730632  # the noise of one Gaussian mechanism with (1, 1e-5): see tests/selectors/test_private_sums.py
-
-
-def reference(steps: list[NoisySteps], delta: float) -> float:
-    """The epsilon that Google's accountant finds."""
-    accountant = PLDAccountant()
-    for one in steps:
-        event = GaussianDpEvent(one.noise)
-        accountant.compose(PoissonSampledDpEvent(one.rate, event) if one.rate < 1 else event, one.count)
-    return accountant.get_epsilon(delta)
 
 
 def test_one_step_by_hand():

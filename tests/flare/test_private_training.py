@@ -8,12 +8,13 @@ import pytest
 from fedsm.client.privacy_ledger import FILE_NAME
 from fedsm.client.workers import build_worker
 from fedsm.core.errors import UserError
+from fedsm.core.privacy_loss import NoisySteps
 from fedsm.core.task_names import REGISTER
 from fedsm.server.checks import dp_problem
 from fedsm.server.results_file import TrainingPrivacy
-from tests.core.test_privacy_loss import NoisySteps, reference
 from tests.helpers.federation import Federation, results_of
 from tests.helpers.hostile_server import meta_of, real_site
+from tests.helpers.other_accountant import reference
 from tests.helpers.small_jobs import SITES, small_settings
 
 GOOD = dict.fromkeys(TrainingPrivacy.model_fields, 0.5) | {"steps": 3}

@@ -70,7 +70,7 @@ def audit_content(run: Run, attacks: dict[str, dict], missing: dict[str, str], s
     history = run.history()
     return {
         "run": {key: results.get(key) for key in ("task", "method", "rounds", "sites", "run_id")},
-        "sent": list(_sent(tracks, [row["round"] for row in history])),
+        "sent": list(_sent(tracks, [row["round"] for row in history], settings.secure_sum is not None)),
         "told": [
             *_PLAIN,
             *(["a mean score for each share that was tried (`personal_mix`)"] if settings.personal_mix else []),
@@ -105,8 +105,8 @@ def filters_of(folder: Path) -> list[str]:
     return sorted(found)
 
 
-def _sent(tracks: dict[str, ServerTrack], rounds: list[int]) -> Iterator[dict]:
-    """What each track expects of a site in each phase."""
+def _sent(tracks: dict[str, ServerTrack], rounds: list[int], masked: bool) -> Iterator[dict]:
+    """What each track expects of a site in each phase; `masked`: updates travel under masks."""
     trained = Counter(name for number in rounds for name in playing(tracks, number))
     for name, track in tracks.items():
         for phase in Phase:
@@ -116,7 +116,7 @@ def _sent(tracks: dict[str, ServerTrack], rounds: list[int]) -> Iterator[dict]:
             yield {
                 "track": name,
                 "phase": str(phase),
-                "what": _WORDS[phase, track.sums],
+                "what": _WORDS[phase, track.sums] + (", under masks" if masked and phase == TRAIN else ""),
                 "rounds": trained[name] if phase == TRAIN else 1,
                 "tensors": len(expected),
                 "values": sum(t.numel() for t in expected.values()),
@@ -165,7 +165,13 @@ def _learn(settings: JobSettings, tracks: dict[str, ServerTrack], run: Run) -> d
     travelling = [name for name, track in tracks.items() if track.expects(TRAIN)]
     delivered = [name for name, track in tracks.items() if track.expects(DELIVER) and not track.sums]
     server, sites = [], ["The names of all sites, and the settings of the job."]
-    if travelling:
+    if travelling and settings.secure_sum:
+        server.append(
+            f"The sum of all sites' updates of {_and(travelling)} in every round, and no site's alone: updates leave a"
+            " site under masks that cancel in the sum (secure sum). Sums of different sites tell about those in which"
+            " they differ."
+        )
+    elif travelling:
         counts = [n["train"] for n in run.results["images"].values() if n.get("train")]
         steps = settings.local_epochs * math.ceil(min(counts) / settings.batch_size) if counts else 0
         server.append(

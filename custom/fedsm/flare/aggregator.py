@@ -132,7 +132,7 @@ class SoftPullAggregator(Aggregator):
             self.log_warning(fl_ctx, f"fedsm round={self._spec.number} site={site} warned: {reason}")
             self._tell(WARNED, site, reason)
             self.results.suspect[site] = reason
-        if self._phase == TRAIN:
+        if self._phase == TRAIN and self._spec.expects is None:
             self._conduct.note(site, tracks, checks.templates_of(self._spec.task, self._playing), examined.sent)
         try:
             self._merge(site, examined.tracks, meta)

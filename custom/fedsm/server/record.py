@@ -193,10 +193,13 @@ class AcceptedLog:
         write_text(self._path, "".join(line + "\n" for line in kept))
 
     def add(self, number: int, weights: dict[str, float], norms: dict[str, dict[str, float]]) -> None:
-        """Appends the updates of a round, site -> weight; called before its checkpoint is written."""
+        """Appends the updates of a round, site -> weight; called before its checkpoint is written.
+
+        Norms that nobody may know are left out.
+        """
         with self._path.open("a") as f:
             for site, weight in weights.items():
-                line = {"round": number, "site": site, "n_images": weight, "norms": norms[site]}
+                line = {"round": number, "site": site, "n_images": weight, "norms": norms.get(site, {})}
                 f.write(json.dumps(line) + "\n")
 
 
