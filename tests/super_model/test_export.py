@@ -160,6 +160,46 @@ def test_a_bundle_passes_the_checks_of_the_model_zoo(tmp_path):
     assert "console" in (bundle / "configs/logging.conf").read_text()
 
 
+_AS_SLICER = """
+import sys
+from monai.bundle import ConfigParser
+
+bundle, images, masks = sys.argv[1:]
+parser = ConfigParser()
+parser.read_config(f"{bundle}/configs/inference.json")
+given = {"bundle_root": bundle, "device": "cpu", "dataset_dir": images, "output_dir": masks, "window_device": "cpu"}
+for key, value in given.items():
+    parser[key] = value
+parser["datalist"] = [f"{images}/volume.nii.gz"]
+parser["dataloader"]["num_workers"] = 0
+assert len(parser.get_parsed_content("dataloader")) == 1
+parser.get_parsed_content("evaluator").run()
+"""
+
+
+@pytest.mark.process
+def test_a_bundle_runs_as_slicers_extension_runs_it(tmp_path):
+    """The steps of its Python code: keys of the configuration are set, loader and evaluator are asked for by name, and
+    segments get their names from the mask's values."""
+    for package in ("fire", "ignite"):
+        pytest.importorskip(package, reason=f"{package} is missing: pip install 'fedsm[bundle]'")
+    import nibabel
+
+    path = write_super_model(tmp_path, task="prostate", files="volumes", overrides=["task.selector_net={}"])
+    assert main(["export", "bundle", str(path), "-o", str(tmp_path / "bundle")]) == 0
+    (tmp_path / "in").mkdir()
+    volume = np.random.default_rng(0).integers(0, 900, (40, 36, 3), np.int16)
+    nibabel.save(nibabel.Nifti1Image(volume, np.diag([-0.5, -0.5, 3.0, 1.0])), tmp_path / "in/volume.nii.gz")
+    folders = [str(tmp_path / name) for name in ("bundle", "in", "out")]
+    done = subprocess.run([sys.executable, "-c", _AS_SLICER, *folders], cwd=tmp_path, capture_output=True, text=True)
+    (mask,) = (tmp_path / "out").rglob("*.nii*")
+    assert done.returncode == 0 and nibabel.load(mask).shape == (40, 36, 3), done.stderr[-2000:]
+    metadata = json.loads((tmp_path / "bundle/configs/metadata.json").read_text())
+    names = metadata["network_data_format"]["outputs"]["pred"]["channel_def"]
+    assert names == {"0": "background", "1": "prostate"}
+    assert set(np.unique(nibabel.load(mask).get_fdata())) <= {float(value) for value in names}
+
+
 def run_bundle(folder: Path, images: Path, masks: Path) -> subprocess.CompletedProcess:
     """`monai.bundle run` in a process that cannot see this package."""
     for package in ("fire", "ignite"):

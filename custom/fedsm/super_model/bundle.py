@@ -18,6 +18,7 @@ import torch
 import fedsm
 from fedsm.core.errors import UserError
 from fedsm.core.files import replacing_folder
+from fedsm.core.task_settings import TaskSettings
 from fedsm.data.labels import mask_table
 from fedsm.data.readers import PICTURES, VOLUMES
 from fedsm.super_model.card import render_card
@@ -178,9 +179,19 @@ def _metadata(model: SuperModel, volumes: bool) -> dict:
                 "image": image
                 | {"format": "magnitude", "value_range": [0, 1], "is_patch_data": False, "channel_def": {"0": "image"}}
             },
-            "outputs": {"pred": pred | {"channel_def": {str(i): label for i, label in enumerate(task.labels)}}},
+            "outputs": {"pred": pred | {"channel_def": _mask_values(task)}},
         },
     }  # fmt: skip
+
+
+def _mask_values(task: TaskSettings) -> dict[str, str]:
+    """Each value of a written mask -> what it means.
+
+    Slicer's extension for bundles and MONAI Label read `channel_def` so, although its name speaks of channels.
+    """
+    values = sorted({task.background[0], *(value for listed in task.labels.values() for value in listed)})
+    names = {value: [label for label, listed in task.labels.items() if value in listed] for value in values}
+    return {str(value): " and ".join(found) or "background" for value, found in names.items()}
 
 
 def _mean_dice(model: SuperModel) -> float | None:
