@@ -1,9 +1,10 @@
 """A server that knows the job's seed and chooses the weights, against a site whose training is private (`dp`).
 
-Found: augmentation and dropout were drawn from the job's seed, one draw after the other through the batches. Who is in a
-batch shifts the draws of all that follow, so that one patient moved the sum by more than one clipped gradient, for
+Found: augmentation and dropout were drawn from the job's seed, one draw after the other through the batches. Who is in
+a batch shifts the draws of all that follow, so that one patient moved the sum by more than one clipped gradient, for
 somebody who knows the draws. A gradient that is no number was not clipped: the site said that its training diverged,
-which weights that overflow for one image alone turn into an answer without noise.
+which weights that overflow for one image alone turn into an answer without noise. And an audit told the mean loss of
+the training images, and AUCs over them, without noise.
 """
 
 import pytest
@@ -11,7 +12,8 @@ import torch
 from torch import nn
 
 from fedsm.client.workers import build_worker
-from fedsm.core.task_names import TRAIN
+from fedsm.core.errors import UserError
+from fedsm.core.task_names import AUDIT, TRAIN
 from fedsm.tracks.private_steps import PrivateGradients, StepNoise
 from tests.helpers.hostile_server import meta_of, real_site
 from tests.helpers.small_jobs import small_settings
@@ -47,3 +49,11 @@ def test_a_gradient_that_is_no_number_is_clipped_to_nothing(pixel):
     nn.init.ones_(net.weight)
     PrivateGradients(net, StepNoise(1.0, 1e-9, 1)).backward((net(torch.tensor([[pixel], [0.5]])) ** 4).mean())
     assert net.weight.grad.item() == pytest.approx(0.25)
+
+
+def test_a_site_with_private_training_takes_no_part_in_an_audit(tmp_path, data_root):
+    place = real_site(tmp_path, data_root / "site-1", dp=DP)
+    meta = meta_of(small_settings(method="fedavg")) | {"seed": 0}
+    with pytest.raises(UserError, match="figures of an audit have no noise") as caught:
+        build_worker(place, AUDIT, meta).do(AUDIT, meta, {}, lambda: False)
+    assert "figures of an audit have no noise" in caught.value.public

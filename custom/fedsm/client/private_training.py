@@ -107,9 +107,9 @@ class PrivateTraining:
     def seed(self) -> int:
         """A seed that no one else can compute, for what a batch draws besides its noise: augmentation and dropout.
 
-        The draws of a batch's images follow one another, so who is in it decides what the others get. That adds nothing
-        to the privacy loss while the draws are independent; with draws that somebody knows, a patient would move the sum
-        by more than one gradient.
+        The draws of a batch's images follow one another, so who is in it decides what the others get. That adds
+        nothing to the privacy loss while the draws are independent; with draws that somebody knows, a patient would
+        move the sum by more than one gradient.
         """
         return int(self._rng.integers(2**63))
 
