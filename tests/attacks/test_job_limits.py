@@ -30,6 +30,7 @@ TOO_MUCH = {
     "task.labels": {f"l{i}": [1] for i in range(40)}, "task.background": [2**40], "task.unet.channels": [10**6, 10**6],
     "task.unet.residual_units": 10**6, "task.unet.strides": [10**6, 1], "task.selector_net.width": 1e6,
     "task.augment": {"rotate": float("nan")},
+    "task.network": {"name": "SegResNet", "blocks_down": [10**8, 1, 1, 1], "init_filters": 1},
 }  # fmt: skip
 
 
@@ -51,6 +52,23 @@ def test_a_site_refuses_what_no_honest_job_asks_for(tmp_path, data_root, path, t
     with pytest.raises(UserError) as caught:
         build_worker(place_of(tmp_path, data_root), task, meta)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {
+            "name": "HighResNet",
+            "layer_params": [{"name": "res_1", "kernels": [3, 3], "repeat": 10**8}],
+        },
+        {"name": "SegResNet", "init_filters": 10**40},
+        {"name": "SegResNet", "dropout_prob": float("nan")},
+    ],
+)
+def test_no_number_of_a_named_network_fills_the_memory_while_it_is_built(more):
+    """Parameters are counted when the network is there, on `meta`; its 10^8 modules are Python objects by then."""
+    with pytest.raises(UserError, match="numbers of 1000000 at most"):
+        JobSettings.from_dict(settings_with("task.network", more))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 import datetime
 import json
+import os
 import shutil
+import signal
 import stat
 
 import pytest
@@ -44,6 +46,19 @@ def kit(federation):
 
 def problems(folder, trust=None) -> dict[str, str]:
     return dict(verify(folder, trust or Trust()).problems)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("results.json", "is no file"), ("super_model/record.json", "cannot be read (it is a pipe)")]
+)
+def test_a_pipe_in_the_place_of_a_file_is_named_and_not_waited_for(run, name, words):
+    (run / name).unlink()
+    os.mkfifo(run / name)
+    signal.alarm(20)  # reading would wait for ever
+    try:
+        assert words in problems(run)[name]
+    finally:
+        signal.alarm(0)
 
 
 def test_a_run_as_it_was_signed(run, kit, capsys):

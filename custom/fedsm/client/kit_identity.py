@@ -18,8 +18,10 @@ from cryptography.x509.oid import NameOID
 
 from fedsm.core.errors import UserError
 from fedsm.core.secure_sum.group import Member, PublicKey, signed_content
+from fedsm.core.trust import trust_in
 
 _ROOT, _CERTIFICATE, _KEY = "rootCA.pem", "client.crt", "client.key"  # FLARE's, in `startup/` of a kit
+_SERVER_OF = "fed_client.json"  # of `startup/`, too: names the server
 _SITE_ROLE = "client"  # certificates of persons have another role; those of sites have none, or this one
 
 
@@ -33,6 +35,8 @@ class KitIdentity:
     def __init__(self, startup: Path):
         self._root = x509.load_pem_x509_certificate((startup / _ROOT).read_bytes())
         self._certificate = (startup / _CERTIFICATE).read_text()
+        # The server's certificate says no role, as a site's. With it a server could be a member of its own sum.
+        self._server = trust_in(startup.parent).server if (startup / _SERVER_OF).is_file() else None
         key = load_pem_private_key((startup / _KEY).read_bytes(), password=None)
         if not isinstance(key, RSAPrivateKey):
             raise ValueError(f"its key is a {type(key).__name__}, not of RSA")
@@ -57,7 +61,7 @@ class KitIdentity:
             return "it is not signed by a certificate of this project"
         names = _values(certificate, NameOID.COMMON_NAME)
         roles = _values(certificate, NameOID.UNSTRUCTURED_NAME)
-        if names != [member.site] or set(roles) - {_SITE_ROLE}:
+        if names != [member.site] or set(roles) - {_SITE_ROLE} or member.site == self._server:
             return "it is signed by another participant"
         return None
 

@@ -104,6 +104,15 @@ class PrivateTraining:
             self.noise.empty = not len(rows)
             yield rows if len(rows) else torch.zeros(1, dtype=torch.int64)
 
+    def seed(self) -> int:
+        """A seed that no one else can compute, for what a batch draws besides its noise: augmentation and dropout.
+
+        The draws of a batch's images follow one another, so who is in it decides what the others get. That adds
+        nothing to the privacy loss while the draws are independent; with draws that somebody knows, a patient would
+        move the sum by more than one gradient.
+        """
+        return int(self._rng.integers(2**63))
+
     def report(self) -> dict[str, Any]:
         """What the server is told after a round: what the run, and all jobs, have cost so far, and how."""
         dp, steps = self._dp, self._round

@@ -37,7 +37,7 @@ class SiteAuditor:
 
         Raises:
             Aborted: the job was stopped.
-            UserError: the site took no part in training, or has too few patients.
+            UserError: the site took no part in training, has too few patients, or trains with `dp`.
         """
         if task != AUDIT:
             raise UserError(f"unknown task {task!r}: server and site run different versions of fedsm")
@@ -47,6 +47,10 @@ class SiteAuditor:
         if not isinstance(seed, int):
             raise UserError(f"the server's task: {shown(seed)} is no seed", public="refused: no seed")
         site, settings = self._site, self._settings
+        if site.dp:
+            message = "the figures of an audit have no noise, and the site's dp covers training alone"
+            remedy = "`fedsm privacy audit` at home tells no one else; epsilon bounds what any attack finds"
+            raise UserError(message, site=self._name, remedy=remedy, public=message)
         parts = {
             part: SiteCases(site.data, self._name, settings, part, site.state_dir, site.rules, None, site.imports)
             for part in ("train", "test")

@@ -166,7 +166,8 @@ class SiteTrainer:
         for track in tracks.values():
             track.begin(n_images, self.batches("train"))
 
-        # Dropout draws from torch's generator: seeded by site and round, it is the same in any process.
+        # Dropout draws from torch's generator: seeded by site and round, it is the same in any process. With `dp` each
+        # batch seeds it anew (`_training_batches`).
         seed_generator(seeded_order(self.settings, self.name, number, -1))
         totals: dict[str, float] = {}
         for rows, augment_rng in self._training_batches(number):
@@ -193,9 +194,9 @@ class SiteTrainer:
     def _training_batches(self, number: int) -> Iterator[tuple[torch.Tensor, torch.Generator]]:
         """The rows of a round's batches, each with the generator that augments it."""
         if self._private:
-            augment_rng = torch.Generator().manual_seed(seeded_order(self.settings, self.name, number, 0))
             for rows in self._private.batches():
-                yield rows, augment_rng
+                seed_generator(self._private.seed())
+                yield rows, torch.Generator().manual_seed(self._private.seed())
             return
         for epoch in range(self.settings.local_epochs):
             order = seeded_order(self.settings, self.name, number, epoch)

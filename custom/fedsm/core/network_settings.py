@@ -33,6 +33,9 @@ NETWORKS: dict[str, dict[str, Any]] = {
 FOLLOWS = ("spatial_dims", "in_channels", "out_channels")  # follow from the task
 # Weights from the internet, several outputs, and code.
 REFUSED = ("pretrained", "adv_prop", "deep_supervision", "deep_supr_num", "dsdepth", "pretrain_path")
+# How often a network builds a block: 10^8 of them fill the memory before anybody could count their parameters.
+_REPEATS = ("blocks_down", "blocks_up", "repeat")
+_MOST_BLOCKS, _MOST = 32, 10**6
 
 
 def check_network(network: Mapping[str, Any]) -> None:
@@ -51,13 +54,20 @@ def check_network(network: Mapping[str, Any]) -> None:
             raise ValueError(f"network: {key} follows from the task; leave it out")
         if key in REFUSED:
             raise ValueError(f"network: {key} cannot be set; leave it out")
-        if not _is_plain(value):
-            raise ValueError(f"network: {shown(key)} must be a number, text, true, false, null, or a list of these")
+        if not _is_plain({key: value}):
+            raise ValueError(
+                f"network: {shown(key)} must be a number, text, true, false, null, or a list of these; numbers of"
+                f" {_MOST} at most, {', '.join(_REPEATS)} of {_MOST_BLOCKS}"
+            )
 
 
-def _is_plain(value: Any, depth: int = 3) -> bool:
+def _is_plain(value: Any, depth: int = 4, most: int = _MOST) -> bool:
     if isinstance(value, dict):
-        return depth > 0 and all(isinstance(key, str) and _is_plain(v, depth - 1) for key, v in value.items())
+        limits = {key: _MOST_BLOCKS if key in _REPEATS else most for key in value}
+        plain = all(isinstance(key, str) and _is_plain(v, depth - 1, limits[key]) for key, v in value.items())
+        return depth > 0 and len(value) <= 64 and plain
     if isinstance(value, list):
-        return depth > 0 and len(value) <= 64 and all(_is_plain(v, depth - 1) for v in value)
-    return value is None or isinstance(value, (bool, int, float, str))
+        return depth > 0 and len(value) <= 64 and all(_is_plain(v, depth - 1, most) for v in value)
+    if isinstance(value, (int, float)):
+        return -most <= value <= most
+    return value is None or isinstance(value, str)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,10 @@ def read_json(path: Path) -> Any:
         OSError: it cannot be read.
         ValueError: no JSON, nested too deeply, or too large.
     """
-    if path.stat().st_size > _MOST_BYTES:
+    found = path.stat()
+    if stat.S_ISFIFO(found.st_mode):
+        raise ValueError("it is a pipe")  # which nobody may ever write to
+    if found.st_size > _MOST_BYTES:
         raise ValueError(f"it has more than {_MOST_BYTES} bytes")
     return parse_json(path.read_text(encoding="utf-8"))
 

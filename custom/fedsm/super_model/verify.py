@@ -116,15 +116,16 @@ def _compare(places: dict[str, Path], signed: SignedRecord, verdict: Verdict) ->
     known = {str(name): e.sha256 for name, e in signed.record.files.items() if name.partition("/")[0] in places}
     there = [name for name in list_files(places) if name != f"{SUPER_MODEL}/{RECORD}"]
     links = [name for name in there if path_of(places, name).is_symlink()]
+    odd = [name for name in there if name not in links and not path_of(places, name).is_file()]  # a pipe never ends
     if not any(name.startswith(f"{CHECKPOINTS}/") for name in there) and CHECKPOINTS in places:
         kept = [name for name in known if name.startswith(f"{CHECKPOINTS}/")]
         known = {name: sha256 for name, sha256 in known.items() if name not in kept}
         if kept:
             verdict.removed.append(f"{CHECKPOINTS}/ ({len(kept)} files)")
-    problems = dict.fromkeys(links, "is a link")
+    problems = dict.fromkeys(links, "is a link") | dict.fromkeys(odd, "is no file")
     problems |= {name: "is not in the record: it was added later" for name in there if name not in known}
     problems |= {name: "is missing" for name in known if name not in there}
-    compared = [name for name in there if name in known and name not in links]
+    compared = [name for name in there if name in known and name not in problems]
     try:
         digests = digests_of([path_of(places, name) for name in compared])
     except OSError as e:

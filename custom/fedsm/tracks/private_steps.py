@@ -106,7 +106,8 @@ def _taken(parameter: nn.Parameter) -> torch.Tensor | None:
     parameter.grad_sample = None  # type: ignore[attr-defined]
     if isinstance(samples, list):  # a layer that was used more than once
         samples = torch.stack(samples).sum(0)
-    return None if samples is None else samples.float()
+    # No clip makes NaN or infinity small, and that training diverged would be told without noise.
+    return None if samples is None else samples.float().nan_to_num(0.0, 0.0, 0.0)
 
 
 def _check_layers(net: nn.Module) -> None:

@@ -15,6 +15,7 @@ from fedsm.core.secure_settings import SecureSum
 FEWEST = 3  # of two sites, each would know the other's update from the sum
 MOST_MEMBERS = 100  # every member makes a mask with every other one
 MOST_OF_ONE = 0.7  # of the sum: the bounded weights of three sites reach 2 / 3
+LEAST_COVER = 0.01  # of the largest share: a member that weighs less hides nothing of another one
 _HEX = r"^[0-9a-f]*$"
 
 
@@ -69,6 +70,9 @@ class Group(Checked):
             raise ValueError("a site is a member twice")
         if sum(member.share for member in self.members) > 1 + 1e-9:
             raise ValueError("the shares of the members add up to more than 1")
+        largest = max(self.members, key=lambda member: member.share)
+        if sum(member.share >= LEAST_COVER * largest.share for member in self.members) < FEWEST:
+            raise ValueError(f"next to the share of {largest.site!r} fewer than {FEWEST - 1} others weigh anything")
         return self
 
     @property
