@@ -13,7 +13,7 @@ from torch import nn
 
 from fedsm.client.workers import build_worker
 from fedsm.core.errors import UserError
-from fedsm.core.task_names import AUDIT, TRAIN
+from fedsm.core.task_names import AUDIT, SCORE, TRAIN
 from fedsm.tracks.private_steps import PrivateGradients, StepNoise
 from tests.helpers.hostile_server import meta_of, real_site
 from tests.helpers.small_jobs import small_settings
@@ -57,3 +57,12 @@ def test_a_site_with_private_training_takes_no_part_in_an_audit(tmp_path, data_r
     with pytest.raises(UserError, match="figures of an audit have no noise") as caught:
         build_worker(place, AUDIT, meta).do(AUDIT, meta, {}, lambda: False)
     assert "figures of an audit have no noise" in caught.value.public
+
+
+@pytest.mark.parametrize("part", ["train", "all"])
+def test_nor_does_it_score_its_training_images_for_others(tmp_path, data_root, part):
+    """Mean Dice over them, of whatever networks a lead submits, has no noise either."""
+    place = real_site(tmp_path, data_root / "site-1", dp=DP)
+    meta = meta_of(small_settings(method="fedavg")) | {"part": part, "super_model": {}, "seed": 0}
+    with pytest.raises(UserError, match="scores over training images have no noise"):
+        build_worker(place, SCORE, meta).do(SCORE, meta, {}, lambda: False)

@@ -49,6 +49,9 @@ class SiteScorer:
         site, policy = self._site, read_policy(meta["super_model"], "the server's task")
         if meta["part"] not in (*PARTS, ALL):
             raise UserError(f"the server's task: no part {shown(meta['part'])}", public="refused: no such part")
+        if site.dp and meta["part"] in ("train", ALL):
+            message = "scores over training images have no noise, and the site's dp covers training alone"
+            raise UserError(message, site=self._name, remedy="ask for the part `test`", public=message)
         # The task's meta holds these values twice; the checked ones count: unchecked gammas could reveal single images.
         settings = self._settings
         model: dict = {"sites": self._sites, "labels": list(settings.task.labels), "gamma": policy.gamma}
