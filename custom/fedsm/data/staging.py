@@ -74,7 +74,7 @@ def staged(loads: Iterable[Load], device: torch.device, pin: bool = True) -> Ite
         return
     # A thread has a current device of its own, on which pinning would make a context: not on another job's GPU.
     with ThreadPoolExecutor(1, initializer=torch.cuda.set_device, initargs=(device,)) as pool:
-        pinned = (lambda load=load: tuple(t.pin_memory() for t in load()) for load in loads)  # type: ignore[misc]
+        pinned = (lambda load=load: tuple(t.pin_memory() for t in load()) for load in loads)
         yield from one_ahead(pinned if pin else loads, pool, StreamCopies(device))
 
 
