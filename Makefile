@@ -10,7 +10,7 @@ WORKERS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
 # Where it is set, every process would compile every module anew, and pytest would rewrite every test.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint types contracts docs test-all test-slow bench chaos soak jobs clean
+.PHONY: demo test lint types contracts docs test-all test-slow bench gpu-check chaos soak jobs clean
 
 $(READY): requirements.txt requirements-dev.txt pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -47,6 +47,9 @@ test-slow: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.run
+
+gpu-check: $(READY)
+	$(BIN)/python -m benchmarks.gpu_check
 
 chaos: $(READY)
 	$(BIN)/python -m benchmarks.chaos --out runs/chaos

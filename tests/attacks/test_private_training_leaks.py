@@ -21,12 +21,16 @@ from tests.helpers.small_jobs import small_settings
 DP = {"epsilon": 4.0, "delta": 1e-2}
 
 
-def draws(place) -> list[tuple[float, float]]:
-    """The first numbers that augmentation and dropout draw in each batch of round 1, in a process of its own."""
-    settings = small_settings(method="fedavg")
+def draws(place) -> list[tuple[tuple[float, ...], float]]:
+    """What augmentation draws for each batch of round 1, and the first number of dropout, in a process of its own."""
+    settings = small_settings(method="fedavg", overrides=["task.augment={rotate: 10}"])
     worker = build_worker(place, TRAIN, meta_of(settings))
     torch.manual_seed(settings.seed)
-    return [(torch.rand(1, generator=g).item(), torch.rand(1).item()) for _, g in worker._training_batches(1)]
+    found = []
+    for step in worker._steps(1):
+        worker._before_step(lambda: False, step)
+        found.append((tuple(torch.cat([t.flatten() for t in step.transforms]).tolist()), torch.rand(1).item()))
+    return found
 
 
 def test_a_private_round_draws_nothing_that_the_server_can_compute(tmp_path, data_root):

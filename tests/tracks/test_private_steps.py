@@ -73,7 +73,7 @@ def test_a_unet_has_the_gradients_of_its_single_images(clip):
 def test_what_depends_on_no_image_is_neither_clipped_nor_hidden():
     """loss w x with x = 3 and a penalty 10 w: the gradient is 1 (clipped) + 10."""
     net = nn.Linear(1, 1, bias=False)
-    learner = Learner(net, 1.0, CPU, False)
+    learner = Learner(net, 1.0, CPU)
     learner.optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
     learner.private = private(net, batch=1)
     before = net.weight.item()

@@ -98,11 +98,11 @@ class PrivateTraining:
         steps = [one for name, one in history if run in (None, name)]
         return epsilon_of(steps, self._dp.delta)
 
-    def batches(self) -> Iterator[torch.Tensor]:
-        """The rows of a round's batches, at least one each: where nobody was drawn, a row that does not count."""
+    def batches(self) -> Iterator[tuple[torch.Tensor, bool]]:
+        """The rows of a round's batches, at least one each, and whether nobody was drawn: then the row does not count,
+        which `noise.empty` must say while the batch is stepped."""
         for rows in self._batches.draw(self._round.count, self._rng):
-            self.noise.empty = not len(rows)
-            yield rows if len(rows) else torch.zeros(1, dtype=torch.int64)
+            yield (rows, False) if len(rows) else (torch.zeros(1, dtype=torch.int64), True)
 
     def seed(self) -> int:
         """A seed that no one else can compute, for what a batch draws besides its noise: augmentation and dropout.

@@ -22,6 +22,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from fedsm.core.model import EXPECTED, Settings
 from fedsm.core.secure_sum.group import FEWEST
+from fedsm.tracks.precision import Precision
 
 CACHE_BUDGET = 20 * 10**9
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) *([KMGT]?)B", re.IGNORECASE)
@@ -119,6 +120,12 @@ class SiteFile(Settings):
     device: str | None = Field(
         default=None,
         description="`cpu`, `cuda` or `cuda:N`. Default: CUDA where the machine has it, otherwise the CPU.",
+    )
+    precision: Precision | None = Field(
+        default=None,
+        description="Numbers that networks are trained in: `float32`, or with mixed precision `bfloat16` or `float16`,"
+        " unless the job forbids it (`amp: false`). Default: on CUDA `bfloat16` where the GPU computes in it, otherwise"
+        " `float16`; on the CPU `float32`.",
     )
     threads: int | None = Field(
         default=None,

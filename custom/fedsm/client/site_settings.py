@@ -9,12 +9,14 @@ from typing import NamedTuple
 
 import torch
 
+from fedsm.client.gpu_failures import why_no_cuda
 from fedsm.client.site_file import PrivacyOfTraining, SiteFile
 from fedsm.core.errors import UserError
 from fedsm.core.yaml_file import read_yaml
 from fedsm.data.dicom.place import FOLDER, KEY, ImportPlace
 from fedsm.data.site_rules import SiteRules
 from fedsm.selectors.private_sums import StatisticsPrivacy
+from fedsm.tracks.precision import Precision
 
 FILE_NAME = "fedsm_site.yaml"
 DATA_ROOT_VARIABLE = "FEDSM_DATA"
@@ -60,6 +62,7 @@ class SiteSettings:
     kit: Path = Path()  # `startup/` of the kit, with the site's certificate
     min_sum: int | None = None
     dp: PrivacyOfTraining | None = None
+    precision: Precision | None = None
 
     @property
     def imports(self) -> ImportPlace:
@@ -119,6 +122,7 @@ def load_site_settings(
         min_sum=file.min_sum,
         statistics_privacy=StatisticsPrivacy(**privacy.to_dict()) if (privacy := file.statistics_privacy) else None,
         dp=file.dp,
+        precision=file.precision,
     )
 
 
@@ -136,7 +140,12 @@ def _device(name: str | None, path: Path, site: str) -> torch.device:
         raise UserError(f"device {name!r} is none", site=site, file=path, remedy="use cpu, cuda or cuda:N") from e
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError(
-            f"device {name!r} asked for, but this machine has no usable CUDA GPU", site=site, file=path,
-            remedy="use cpu, or leave `device` out",
+            f"device {name!r} asked for, but this machine has no usable CUDA GPU ({why_no_cuda()})",
+            site=site, file=path, remedy="use cpu, or leave `device` out",
+        )  # fmt: skip
+    if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
+        raise UserError(
+            f"device {name!r} asked for, but this machine has {count} GPUs", site=site, file=path,
+            remedy=f"use cuda:0 to cuda:{count - 1}",
         )  # fmt: skip
     return device

@@ -8,19 +8,21 @@ from functools import partial
 
 import torch
 
+from fedsm.client.gpu_failures import gpu_failure
 from fedsm.client.local_state import LocalState
 from fedsm.client.personal_mix import try_shares
 from fedsm.client.private_training import PrivateTraining
 from fedsm.client.site_settings import SiteSettings
 from fedsm.client.sum_rules import site_sum
 from fedsm.client.sums_guard import check_sums_private, release_of
+from fedsm.client.training_pass import Step, steps_of, train_on
 from fedsm.client.work import Aborted, Answer
 from fedsm.core.errors import UserError
 from fedsm.core.limits import shown
 from fedsm.core.settings import JobSettings
 from fedsm.core.task_names import EVALUATE, MIX, OPEN, REGISTER, SUM, TRAIN, VALIDATE
 from fedsm.core.tensors import Batch, Tensors
-from fedsm.data.augment import augment_batch
+from fedsm.data.augment import draw_transforms
 from fedsm.data.cache import SiteCache
 from fedsm.data.dataset import load_site, seeded_order
 from fedsm.data.readers import file_kind
@@ -30,6 +32,7 @@ from fedsm.selectors.policy import read_policy
 from fedsm.selectors.private_sums import PrivateSums
 from fedsm.tracks import client_tracks, rate_factor_in
 from fedsm.tracks.base import ClientTrack, Phase, SiteContext
+from fedsm.tracks.precision import autocast_dtype
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +58,7 @@ class SiteTrainer:
         cache = SiteCache(site.cache_dir, site.cache_budget, site.workers)
         self.parts = load_site(site.data, name, settings, site.state_dir, site.rules, cache, site.imports)
         self._release = release_of(settings, site, name, self.parts["train"].files)
-        self._context = SiteContext(index, len(sites), site.device, self._release)
+        self._context = SiteContext(index, len(sites), site.device, self._release, autocast=_autocast(settings, site))
         self.tracks = client_tracks(settings, self._context)
         self._private: PrivateTraining | None = None
         if site.dp:
@@ -79,6 +82,16 @@ class SiteTrainer:
             Aborted: `aborted()` became true.
             UserError: the task cannot be done.
         """
+        try:
+            return self._do(task, meta, payload, aborted)
+        except Exception as e:
+            failure = gpu_failure(e, self.device, self.settings.batch_size, self.settings.size)
+            if failure is None:
+                raise
+            failure.site = self.name
+            raise failure from e
+
+    def _do(self, task: str, meta: dict, payload: dict[str, Tensors], aborted: Callable[[], bool]) -> Answer:
         number = meta["round"]
         plain = {"round": number, "images": self.counts()}
         if task == REGISTER:
@@ -167,21 +180,20 @@ class SiteTrainer:
             track.begin(n_images, self.batches("train"))
 
         # Dropout draws from torch's generator: seeded by site and round, it is the same in any process. With `dp` each
-        # batch seeds it anew (`_training_batches`).
+        # batch seeds it anew (`_before_step`).
         seed_generator(seeded_order(self.settings, self.name, number, -1))
-        totals: dict[str, float] = {}
-        for rows, augment_rng in self._training_batches(number):
-            if aborted():
-                raise Aborted
-            images, labels = self.parts["train"].batch(rows, self.device, self.settings.pin_memory)
-            images, labels = augment_batch(images, labels, self.settings.task.augment, augment_rng)
-            for name, track in tracks.items():
-                loss = track.step(images, labels, rows)
-                if loss is not None and not self._private:
-                    totals[name] = totals.get(name, 0.0) + loss * len(images)
+        totals = train_on(
+            self._steps(number),
+            self.parts["train"],
+            tracks,
+            self.device,
+            self.settings.pin_memory,
+            partial(self._before_step, aborted),
+        )
 
         updates = {name: track.send(Phase.TRAIN) for name, track in tracks.items()}
         state = {name: track.state() for name, track in self.tracks.items()}
+        losses = {} if self._private else {name: total.item() / n_images for name, total in totals.items()}
         made = [t for group in (updates, state) for tensors in group.values() for t in tensors.values()]
         if not all(torch.isfinite(t).all() for t in made if t.is_floating_point()):
             # Not saved: the next round goes on from the last good moments.
@@ -189,20 +201,23 @@ class SiteTrainer:
             raise UserError(message, site=self.name, public=message)
         self._local.save(number, state)
         self._state_round = number
-        return updates, reports, {name: total / n_images for name, total in totals.items()}
+        return updates, reports, losses
 
-    def _training_batches(self, number: int) -> Iterator[tuple[torch.Tensor, torch.Generator]]:
-        """The rows of a round's batches, each with the generator that augments it."""
-        if self._private:
-            for rows in self._private.batches():
-                seed_generator(self._private.seed())
-                yield rows, torch.Generator().manual_seed(self._private.seed())
+    def _steps(self, number: int) -> Iterator[Step]:
+        """The batches of a round."""
+        if not self._private:
+            yield from steps_of(self.settings, self.parts["train"], self.name, number)
             return
-        for epoch in range(self.settings.local_epochs):
-            order = seeded_order(self.settings, self.name, number, epoch)
-            augment_rng = torch.Generator().manual_seed(order)
-            for rows in self.parts["train"].order(self.settings.batch_size, order):
-                yield rows, augment_rng
+        for rows, empty in self._private.batches():
+            augment_rng = torch.Generator().manual_seed(self._private.seed())
+            yield Step(rows, draw_transforms(len(rows), self.settings.task.augment, augment_rng), empty)
+
+    def _before_step(self, aborted: Callable[[], bool], step: Step) -> None:
+        if aborted():
+            raise Aborted
+        if self._private:
+            self._private.noise.empty = step.empty
+            seed_generator(self._private.seed())  # dropout: nobody can draw the same again
 
     def deliver(
         self, number: int, payload: dict[str, Tensors], names: list[str] | None = None
@@ -245,3 +260,9 @@ class SiteTrainer:
         batches, slices = partial(self.batches, part), self.parts[part].slices
         scores = evaluate_candidates(self.settings, self.sites, candidates, batches, self.device, policy, slices)
         return scores | {"files": file_kind(files)}
+
+
+def _autocast(settings: JobSettings, site: SiteSettings) -> torch.dtype | None:
+    """What the site trains in. With `dp` losses are not scaled, because gradients are clipped: no float16."""
+    dtype = autocast_dtype(site.device, settings.amp, site.precision)
+    return None if site.dp and dtype == torch.float16 else dtype

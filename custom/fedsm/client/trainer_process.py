@@ -19,6 +19,7 @@ from typing import Any
 
 from fedsm.client import frames
 from fedsm.client.failures import explain
+from fedsm.client.gpu_failures import GpuFailure
 from fedsm.client.site_settings import SiteLocation
 from fedsm.client.work import Aborted
 from fedsm.client.workers import build_worker
@@ -78,7 +79,7 @@ def _serve() -> int:
             except Aborted:
                 reply = {"aborted": True}
             except Exception as e:
-                failure, sound = explain(e), isinstance(e, UserError)
+                failure, sound = explain(e), isinstance(e, UserError) and not isinstance(e, GpuFailure)
                 reply = {"failure": str(failure), "public": failure.public, "sound": sound}
             del payload
             frames.send(sock, reply, tracks)

@@ -243,7 +243,9 @@ class JobSettings(Settings):
         default=2, ge=1, le=1000,
         description="Rounds whose checkpoints stay on the server's disk. Two, so that a damaged one costs a round.",
     )  # fmt: skip
-    amp: Switch = Field(default=True, description="Mixed precision (autocast) on CUDA. Without effect on a CPU.")
+    amp: Switch = Field(
+        default=True, description="Whether sites may train in mixed precision; a site's `precision` says in which."
+    )
     pin_memory: Switch = Field(
         default=True, description="Pinned host memory, for faster copies to CUDA. Without effect on a CPU."
     )

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -33,6 +34,7 @@ from fedsm.data.readers import VOLUMES, slice_count, suffix
 from fedsm.data.site_folder import Pair, list_pairs, read_pair
 from fedsm.data.site_rules import RESEARCH, SiteRules
 from fedsm.data.split import PARTS, derive_seed, split_site
+from fedsm.data.staging import staged
 
 # The code is part of the cache's keys: a change in how files become numbers makes new entries.
 _CODE = (__file__, intensity.__file__, readers.__file__, site_folder.__file__)
@@ -102,19 +104,17 @@ class Part:
             return torch.arange(len(self)).split(batch_size)
         return torch.randperm(len(self), generator=torch.Generator().manual_seed(seed)).split(batch_size)
 
-    def batch(self, rows: torch.Tensor, device: torch.device, pin: bool = False) -> Batch:
-        """Images and labels of these rows, on a device; `pin` goes through pinned memory (CUDA)."""
-        images, labels = self.images[rows], self.labels[rows].float()
-        if pin and device.type == "cuda":
-            images, labels = images.pin_memory(), labels.pin_memory()
-        return images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+    def load(self, rows: torch.Tensor) -> Batch:
+        """Images and labels of these rows, as they are held: labels as bytes."""
+        return self.images[rows], self.labels[rows]
 
     def batches(
         self, batch_size: int, device: torch.device, pin: bool = False, seed: int | None = None
     ) -> Iterator[Batch]:
-        """Walks all images once; see `order` and `batch`."""
-        for rows in self.order(batch_size, seed):
-            yield self.batch(rows, device, pin)
+        """Walks all images once, on a device, in the order of `order`; `pin` goes through pinned memory (CUDA)."""
+        loads = (partial(self.load, rows) for rows in self.order(batch_size, seed))
+        for images, labels in staged(loads, device, pin):
+            yield images, labels.float()
 
 
 def to_pixels(image: np.ndarray, task: TaskSettings, size: int) -> torch.Tensor:

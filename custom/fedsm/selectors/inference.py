@@ -64,4 +64,6 @@ def mix(weights: torch.Tensor, probabilities: torch.Tensor) -> torch.Tensor:
     Returns:
         (B, L, H, W) probabilities.
     """
-    return torch.einsum("bm,mblhw->blhw", weights.to(probabilities.device), probabilities)
+    if weights.device != probabilities.device:
+        weights = weights.to(probabilities.device)
+    return torch.einsum("bm,mblhw->blhw", weights, probabilities)

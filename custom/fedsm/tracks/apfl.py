@@ -55,7 +55,15 @@ class APFLClient(SitePersonalClient):
         super().__init__(*args)
         self.own = deepcopy(self.net)
         self.learner.optimizer = torch.optim.Adam(self.own.parameters(), **self.learner.optimizer.defaults)
-        self.alpha = float(self.options["alpha"])
+        self._alpha = self._on_device(self.options["alpha"])
+
+    @property
+    def alpha(self) -> float:
+        """The share of the site's own network."""
+        return self._alpha.item()
+
+    def _on_device(self, alpha: float) -> torch.Tensor:
+        return torch.tensor(alpha, dtype=torch.float64, device=self.site.device)
 
     def start(self, weights: Tensors) -> None:
         super().start(weights)
@@ -64,36 +72,37 @@ class APFLClient(SitePersonalClient):
     def begin(self, n_images: int, training_images: Iterable[Batch] = ()) -> None:
         self._mix()
 
-    def step(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None = None) -> float | None:
+    def step(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor | None:
         self.net.train()
         loss = self.loss(self.learner.forward(images), labels)
         gradients = torch.autograd.grad(loss, list(self.net.parameters()), materialize_grads=True)
 
         for v, gradient in zip(self.own.parameters(), gradients, strict=True):
-            v.grad = self.alpha * gradient
+            v.grad = self._alpha * gradient
         self.learner.step()
         for buffer, seen in zip(self.own.buffers(), self.net.buffers(), strict=True):
             buffer.copy_(seen)
         if self.options["adapt"] == "yes":
-            slope = sum((d * g).sum() for d, g in zip(self._differences, gradients, strict=True)).item()
-            self.alpha = min(max(self.alpha - self.options["eta_alpha"] * slope, 0.0), 1.0)
+            slopes = [(d * g).sum() for d, g in zip(self._differences, gradients, strict=True)]
+            slope = sum(slopes[1:], slopes[0]).double()
+            self._alpha = (self._alpha - self.options["eta_alpha"] * slope).clamp(0, 1)
         self._mix()
-        return loss.item()
+        return loss.detach()
 
     @torch.no_grad()
     def _mix(self) -> None:
         """vbar from v and w as they are; keeps v - w, because w has moved on when alpha needs it."""
         v, w = self.own.state_dict(), self.global_track.net.state_dict()
+        alpha = self._alpha.float()
         for name, mixed in self.net.state_dict().items():
             # lerp gives exactly v at alpha = 1 and exactly w at 0.
-            mixed.copy_(torch.lerp(w[name], v[name], self.alpha) if mixed.is_floating_point() else v[name])
+            mixed.copy_(torch.lerp(w[name], v[name], alpha) if mixed.is_floating_point() else v[name])
         self._differences = [v[name] - w[name] for name, _ in self.net.named_parameters()]
 
     def state(self) -> Tensors:
-        alpha = torch.tensor(self.alpha, dtype=torch.float64)
-        return super().state() | prefixed("own", copy(self.own.state_dict())) | {"alpha": alpha}
+        return super().state() | prefixed("own", copy(self.own.state_dict())) | {"alpha": self._alpha.cpu()}
 
     def load_state(self, state: Tensors) -> None:
         super().load_state(state)
         self.own.load_state_dict(part("own", state) or self.first_weights())
-        self.alpha = float(state.get("alpha", self.options["alpha"]))
+        self._alpha = self._on_device(float(state.get("alpha", self.options["alpha"])))

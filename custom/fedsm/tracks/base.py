@@ -56,6 +56,7 @@ class SiteContext:
         release: checks sums over the site's images before they leave it; None: they leave as they are (tests).
         tracks: all client halves of the site, by name, in the order in which a batch steps them.
         rate_factor: the schedule's factor on the learning rate of the U-Nets in this round; see `tracks/schedule.py`.
+        autocast: what networks are trained in; None: float32. See `tracks/precision.py`.
     """
 
     index: int
@@ -64,6 +65,7 @@ class SiteContext:
     release: Release | None = None
     tracks: dict[str, ClientTrack] = field(default_factory=dict)
     rate_factor: float = 1.0
+    autocast: torch.dtype | None = None
 
 
 class ClientTrack:
@@ -84,6 +86,11 @@ class ClientTrack:
         self.options = options
         self.site = site
 
+    @property
+    def autocast(self) -> torch.dtype | None:
+        """What its networks are trained in. Only `Learner.descend` scales losses, as float16 needs it."""
+        return None if self.site.autocast == torch.float16 and not self.private else self.site.autocast
+
     def receive(self, phase: Phase, payload: Tensors) -> None:
         """Takes the server's model of a round, or after the last one the final model.
 
@@ -103,16 +110,17 @@ class ClientTrack:
                 them before the pass.
         """
 
-    def step(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None = None) -> float | None:
+    def step(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor | None:
         """Learns from one batch.
 
         Args:
             images: (B, C, H, W) in 0..1.
             labels: (B, L, H, W) of 0 and 1.
-            rows: (B,) the images' positions in `begin`'s order.
+            rows: (B,) the images' positions in `begin`'s order, on the images' device.
 
         Returns:
-            the loss; None if the track does not learn from batches.
+            the loss, a number on the device; None if the track does not learn from batches. A step asks the device for
+            no value, which would have to wait for all that was begun before (`tests/client/test_no_waiting.py`).
         """
         return None
 

@@ -15,9 +15,12 @@ from fedsm.core.settings import Loss
 from fedsm.core.state import copy
 from fedsm.core.tensors import Batch, Tensors
 from fedsm.nets.monai_parts import DiceLoss
+from fedsm.tracks.precision import fused_adam, image_format
 
 if TYPE_CHECKING:
     from fedsm.tracks.private_steps import PrivateGradients
+
+SCALE = "scale."  # how the names of a `GradScaler`'s values begin among the moments
 
 
 class Learner:
@@ -32,28 +35,34 @@ class Learner:
         net: the network; it is moved to the device.
         lr: Adam's learning rate.
         device: where to compute.
-        amp: whether CUDA may compute in bfloat16.
+        autocast: what the forward pass computes in; None: float32. With float16 losses are scaled.
         factor: the schedule's factor on the learning rate, asked before each step; default: a constant rate.
     """
 
     def __init__(
-        self, net: nn.Module, lr: float, device: torch.device, amp: bool, factor: Callable[[], float] = lambda: 1.0
-    ):
+        self, net: nn.Module, lr: float, device: torch.device, autocast: torch.dtype | None = None,
+        factor: Callable[[], float] = lambda: 1.0,
+    ):  # fmt: skip
         self.net = net.to(device)
-        self.optimizer: torch.optim.Optimizer = torch.optim.Adam(self.net.parameters(), lr=lr, betas=(0.9, 0.999))
+        self.optimizer: torch.optim.Optimizer = torch.optim.Adam(
+            self.net.parameters(), lr=lr, betas=(0.9, 0.999), fused=fused_adam(device, autocast)
+        )
         self._device = device
-        self._amp = amp and device.type == "cuda"
+        self._autocast = autocast
+        self._format = image_format(self.net, device)
+        self._scaler = self._new_scaler()
         self._factor = factor
         self.private: PrivateGradients | None = None
 
     def forward(self, images: torch.Tensor, net: nn.Module | None = None) -> torch.Tensor:
         """Logits of this network or of `net`, under autocast where the device and the settings allow it."""
-        with torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._amp):
+        images = images.contiguous(memory_format=self._format)
+        with torch.autocast(self._device.type, dtype=self._autocast, enabled=self._autocast is not None):
             logits: torch.Tensor = (net or self.net)(images).float()
         return logits
 
-    def descend(self, loss: torch.Tensor, penalty: torch.Tensor | None = None) -> float:
-        """One step of the optimizer along the gradient of a loss; returns the loss.
+    def descend(self, loss: torch.Tensor, penalty: torch.Tensor | None = None) -> torch.Tensor:
+        """One step of the optimizer along the gradient of a loss; returns the loss, on the device.
 
         Args:
             loss: the mean over a batch's images.
@@ -62,31 +71,44 @@ class Learner:
         self.optimizer.zero_grad(set_to_none=True)
         total = loss if penalty is None else loss + penalty
         if self.private is None:
-            total.backward()  # type: ignore[no-untyped-call]
+            self._scaler.scale(total).backward()  # type: ignore[no-untyped-call]
         else:
             self.private.backward(loss)
             if penalty is not None:
                 penalty.backward()  # type: ignore[no-untyped-call]
         self.step()
-        return total.item()
+        return total.detach()
 
     def step(self) -> None:
         """One step of the optimizer along the gradients that are there, at the round's learning rate."""
         for group in self.optimizer.param_groups:
             group["lr"] = group.setdefault("initial_lr", group["lr"]) * self._factor()
-        self.optimizer.step()
+        self._scaler.step(self.optimizer)
+        self._scaler.update()
+
+    def _new_scaler(self) -> torch.amp.GradScaler:
+        """Scales losses with float16; otherwise does nothing."""
+        return torch.amp.GradScaler(self._device.type, enabled=self._autocast == torch.float16)
 
     def moments(self) -> Tensors:
-        """Adam's moments, by the parameter's number and the moment's name."""
+        """Adam's moments, by the parameter's number and the moment's name; with float16 the scale of losses."""
         moments = self.optimizer.state_dict()["state"]
-        return {f"{i}.{k}": v.detach().cpu() for i, entry in moments.items() for k, v in entry.items()}
+        scale = {f"{SCALE}{key}": torch.tensor(value) for key, value in self._scaler.state_dict().items()}
+        return {f"{i}.{k}": v.detach().cpu() for i, entry in moments.items() for k, v in entry.items()} | scale
 
     def load_moments(self, state: Tensors) -> None:
         """Takes back what `moments` gave. Empty: starts anew."""
         moments: dict[int, dict[str, torch.Tensor]] = {}
+        scale = {}
         for key, value in state.items():
             index, _, name = key.partition(".")
-            moments.setdefault(int(index), {})[name] = value
+            if key.startswith(SCALE):
+                scale[name] = value.item()
+            else:
+                moments.setdefault(int(index), {})[name] = value
+        self._scaler = self._new_scaler()
+        if scale and self._scaler.is_enabled():
+            self._scaler.load_state_dict(scale)
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
 

@@ -34,6 +34,7 @@ from fedsm.core.tensors import Batch
 from fedsm.tracks.options import TrackOptions
 from fedsm.tracks.shared_and_personal import SharedAndPersonalClient
 
+_TINY = 1e-30
 _REACH = 1e-2  # length of d v: far above float32's rounding, far below a network's norm
 
 
@@ -66,7 +67,7 @@ class PerFedAvgClient(SharedAndPersonalClient):
         # D and w, while the shared network holds w~
         self._open: tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]] | None = None
 
-    def step(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None = None) -> float | None:
+    def step(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor | None:
         if self._adapted < self.options["adapt_steps"]:
             self._descend(self.net, images, labels)
             self._adapted += 1
@@ -80,7 +81,7 @@ class PerFedAvgClient(SharedAndPersonalClient):
             self._close_pair(images, labels)
         return loss
 
-    def _descend(self, net: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
+    def _descend(self, net: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """One plain gradient step of rate a; returns the loss before it."""
         loss, gradients = self.gradients(net, images, labels)
         with torch.no_grad():
@@ -88,7 +89,7 @@ class PerFedAvgClient(SharedAndPersonalClient):
                 parameter.sub_(gradient, alpha=self.options["inner_lr"])
         return loss
 
-    def _close_pair(self, images: torch.Tensor, labels: torch.Tensor) -> float:
+    def _close_pair(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """The meta step, with D' = (images, labels); returns f(w~; D')."""
         loss, gradients = self.gradients(self.shared, images, labels)
         assert self._open is not None
@@ -107,10 +108,8 @@ class PerFedAvgClient(SharedAndPersonalClient):
         self, v: list[torch.Tensor], w: list[torch.Tensor], images: torch.Tensor, labels: torch.Tensor
     ) -> list[torch.Tensor]:
         """H v by central differences, at w and on one batch; leaves weights and buffers as they are."""
-        length = torch.stack([x.square().sum() for x in v]).sum().sqrt().item()
-        if length == 0:
-            return v
-        d = _REACH / length
+        length = torch.stack([x.square().sum() for x in v]).sum().sqrt().double()
+        d = _REACH / length.clamp(min=_TINY)  # v = 0: H v = 0
         buffers = [b.clone() for b in self.shared.buffers()]
         ends = []
         for sign in (1, -1):

@@ -57,11 +57,11 @@ class PFedMeClient(SharedAndPersonalClient):
     def begin(self, n_images: int, training_images: Iterable[Batch] = ()) -> None:
         self.net.load_state_dict(self.shared.state_dict())
 
-    def step(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None = None) -> float | None:
+    def step(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor | None:
         """Returns f(theta; D) before the last inner step, without the proximal term."""
         rate, prox = self.options["inner_lr"], self.options["prox"]
         pairs = list(zip(self.net.parameters(), self.shared.parameters(), strict=True))
-        loss = 0.0
+        loss = None
         for _ in range(self.options["inner_steps"]):
             loss, gradients = self.gradients(self.net, images, labels)
             with torch.no_grad():

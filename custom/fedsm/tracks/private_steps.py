@@ -31,6 +31,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedsm.core.errors import UserError
 from fedsm.core.privacy_loss import accountants
+from fedsm.data.staging import to_device
 from fedsm.tracks.base import ClientTrack
 
 _TINY = 1e-12  # so that a gradient of zero is not divided by zero
@@ -64,7 +65,7 @@ class StepNoise:
     def draw(self, like: torch.Tensor) -> torch.Tensor:
         """Noise for one tensor."""
         noise = self.rng.standard_normal(tuple(like.shape), dtype=np.float32) * np.float32(self.deviation)
-        return torch.from_numpy(np.asarray(noise, dtype=np.float32)).to(like.device, like.dtype)
+        return to_device(torch.from_numpy(np.asarray(noise, dtype=np.float32)), like.device).to(like.dtype)
 
 
 class PrivateGradients:

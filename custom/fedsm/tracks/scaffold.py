@@ -86,7 +86,7 @@ class ScaffoldClient(SegmentationClient):
             (self._shared[name] - self._own[name]).to(p.device, p.dtype) for name, p in self._corrected.items()
         ]
 
-    def step(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None = None) -> float | None:
+    def step(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor | None:
         loss = super().step(images, labels, rows)
         with torch.no_grad():
             for parameter, correction in zip(self._corrected.values(), self._corrections, strict=True):

@@ -31,7 +31,7 @@ class SegmentationClient(ClientTrack):
     def __init__(self, *args: Any):
         super().__init__(*args)
         self.learner = Learner(
-            self.build(), self.settings.lr, self.site.device, self.settings.amp, lambda: self.site.rate_factor
+            self.build(), self.settings.lr, self.site.device, self.autocast, lambda: self.site.rate_factor
         )
         self.segmentation_loss = SegmentationLoss(self.settings.loss)
         self.received: Tensors = {}  # this round's model from the server, also for other tracks; must not be changed
@@ -64,7 +64,7 @@ class SegmentationClient(ClientTrack):
         with other_weights(self.net, self.average):
             return dice_report(self.net, self.learner.forward, batches)
 
-    def step(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None = None) -> float | None:
+    def step(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor | None:
         self.net.train()
         return self.learner.descend(self.loss(self.learner.forward(images), labels), self.penalty())
 

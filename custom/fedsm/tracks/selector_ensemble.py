@@ -56,12 +56,12 @@ class EnsembleClient(SelectorClient):
         assert isinstance(track, SegmentationClient)  # `EnsembleServer.check` holds it
         return track.received
 
-    def step(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None = None) -> float | None:
+    def step(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor | None:
         if not self._alike:
             return super().step(images, labels, rows)
         # Equal networks, as in round 1: the gradient is 0 except for rounding noise, which Adam would turn into steps.
         with torch.no_grad():
-            return self.loss(images, labels, rows).item()
+            return self.loss(images, labels, rows)
 
     def mixture(self, images: torch.Tensor) -> torch.Tensor:
         """The mixture's probabilities (B, L, H, W)."""

@@ -26,7 +26,7 @@ from torch.nn import functional
 from fedsm.core.dice import dice_per_image
 from fedsm.core.errors import UserError
 from fedsm.core.settings import JobSettings
-from fedsm.core.state import part, prefixed
+from fedsm.core.state import copy, part, prefixed
 from fedsm.core.tensors import Batch, Tensors
 from fedsm.nets import build_unet
 from fedsm.tracks.base import TRAIN, Phase, Report
@@ -100,14 +100,15 @@ class ExtraClient(SelectorClient):
             losses = self._scores(training_images, SegmentationLoss(self.settings.loss).per_image)
             self._known[_LABELS] = lowest(losses)
         self._models = []
+        self._known[_LABELS] = self._known[_LABELS].to(self.site.device)
 
     def loss(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
         """Cross entropy against the models that are best for these images."""
         logits = self.learner.forward(images)
-        return functional.cross_entropy(logits, self._known[_LABELS][rows].to(logits.device))
+        return functional.cross_entropy(logits, self._known[_LABELS][rows])
 
     def state(self) -> Tensors:
-        return prefixed("adam", super().state()) | prefixed("known", self._known)
+        return prefixed("adam", super().state()) | prefixed("known", copy(self._known))
 
     def load_state(self, state: Tensors) -> None:
         super().load_state(part("adam", state))

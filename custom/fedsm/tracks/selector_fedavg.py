@@ -22,7 +22,7 @@ from fedsm.nets import build_selector
 from fedsm.nets.first_weights import initial_weights
 from fedsm.selectors.network import check_outputs
 from fedsm.tracks.base import TRAIN, ClientTrack, Phase, Report, ServerTrack
-from fedsm.tracks.learner import Learner
+from fedsm.tracks.learner import SCALE, Learner
 from fedsm.tracks.shared_network import SharedNetwork
 
 
@@ -48,7 +48,7 @@ class SelectorClient(ClientTrack):
     def __init__(self, *args: Any):
         super().__init__(*args)
         net = build_selector(self.settings.task, self.output_offset + self.site.n_sites)
-        self.learner = Learner(net, self.settings.selector_lr, self.site.device, self.settings.amp)
+        self.learner = Learner(net, self.settings.selector_lr, self.site.device, self.autocast)
         self._received: Tensors = {}
 
     @property
@@ -73,7 +73,7 @@ class SelectorClient(ClientTrack):
         hits = torch.cat(found)
         return {"score": hits.mean().item(), "images": len(hits)}
 
-    def step(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None = None) -> float | None:
+    def step(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor | None:
         self.net.train()
         return self.learner.descend(self.loss(images, labels, rows))
 
@@ -86,8 +86,10 @@ class SelectorClient(ClientTrack):
     def load_state(self, state: Tensors) -> None:
         """If sites have joined or left since, the last layer has other rows, and its moments start again."""
         shapes = [p.shape for p in self.net.parameters()]
-        fits = {i: state.get(f"{i}.exp_avg", torch.zeros(shape)).shape == shape for i, shape in enumerate(shapes)}
-        self.learner.load_moments({k: v for k, v in state.items() if fits.get(int(k.partition(".")[0]), False)})
+        fits = {f"{i}": state.get(f"{i}.exp_avg", torch.zeros(s)).shape == s for i, s in enumerate(shapes)}
+        self.learner.load_moments(
+            {k: v for k, v in state.items() if fits.get(k.partition(".")[0], k.startswith(SCALE))}
+        )
 
 
 class SelectorServer(ServerTrack):

@@ -38,11 +38,11 @@ class SelectorGradientClient(SelectorClient):
         self._n_images = n_images
         self.net.zero_grad(set_to_none=True)
 
-    def step(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None = None) -> float | None:
+    def step(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor | None:
         self.net.train()
         loss = self.loss(images, labels, rows)
         (loss * (len(images) / self._n_images)).backward()  # type: ignore[no-untyped-call]
-        return loss.item()
+        return loss.detach()
 
     def send(self, phase: Phase, training_images: Iterable[Batch] = ()) -> Tensors:
         if phase != TRAIN:

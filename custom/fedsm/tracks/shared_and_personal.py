@@ -35,7 +35,7 @@ class SharedAndPersonalClient(ClientTrack):
 
     def __init__(self, *args: Any):
         super().__init__(*args)
-        self.personal = PersonalNetwork(self.build(), self.settings.lr, self.settings, self.site)
+        self.personal = PersonalNetwork(self.build(), self.settings.lr, self.settings, self.site, self.autocast)
         self.shared = deepcopy(self.net)
         self.segmentation_loss = SegmentationLoss(self.settings.loss)
         self.received: Tensors = {}
@@ -89,11 +89,13 @@ class SharedAndPersonalClient(ClientTrack):
         self.personal.load_state(state, self.first_weights())
         self._fresh = not state
 
-    def gradients(self, net: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> tuple[float, list[torch.Tensor]]:
+    def gradients(
+        self, net: nn.Module, images: torch.Tensor, labels: torch.Tensor
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """Loss of a batch and its gradient, one entry for each parameter, of one of the two networks."""
         net.train()
         loss = self.loss(self.learner.forward(images, net), labels)
-        return loss.item(), list(torch.autograd.grad(loss, list(net.parameters()), materialize_grads=True))
+        return loss.detach(), list(torch.autograd.grad(loss, list(net.parameters()), materialize_grads=True))
 
 
 class SharedAndPersonalServer(NetworkPerSite, ServerTrack):

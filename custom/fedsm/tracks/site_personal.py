@@ -34,10 +34,13 @@ class PersonalNetwork:
         lr: Adam's learning rate.
         settings: the job's settings.
         site: what the tracks of the site share.
+        autocast: what it is trained in; None: float32.
     """
 
-    def __init__(self, net: nn.Module, lr: float, settings: JobSettings, site: SiteContext):
-        self.learner = Learner(net, lr, site.device, settings.amp, lambda: site.rate_factor)
+    def __init__(
+        self, net: nn.Module, lr: float, settings: JobSettings, site: SiteContext, autocast: torch.dtype | None = None
+    ):
+        self.learner = Learner(net, lr, site.device, autocast, lambda: site.rate_factor)
         self.best: Tensors = {}
         self.best_score = -1.0
         self._momentum = settings.ema
@@ -118,7 +121,7 @@ class SitePersonalClient(ClientTrack):
 
     def __init__(self, *args: Any):
         super().__init__(*args)
-        self.personal = PersonalNetwork(self.build(), self.lr, self.settings, self.site)
+        self.personal = PersonalNetwork(self.build(), self.lr, self.settings, self.site, self.autocast)
         self.segmentation_loss = SegmentationLoss(self.settings.loss)
         self._fresh = True
 
@@ -176,7 +179,7 @@ class SitePersonalClient(ClientTrack):
         self.personal.check_trained(phase)
         return self.personal.validate(phase, batches)
 
-    def step(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None = None) -> float | None:
+    def step(self, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor | None:
         self.net.train()
         return self.learner.descend(self.loss(self.learner.forward(images), labels), self.penalty())
 
