@@ -221,3 +221,44 @@ def test_masks_need_float32():
     check_options(small_settings(**given), 3)
     with pytest.raises(UserError, match="wire: int8 has others; set wire to float32"):
         check_options(small_settings(wire="int8", **given), 3)
+
+
+@pytest.mark.parametrize("how", ["float16", "adaquant"])
+def test_flares_quantizer_filters_work_on_our_collection(aggregator, how):
+    """Both ways, with the dequantizer at the other end. Its 8 and 4 bits need CUDA (`.cuda()` in its source)."""
+    pytest.importorskip("bitsandbytes", reason="FLARE's filters import it; see docs/how-to/thin-wire.md")
+    from nvflare.app_opt.pt.quantization.dequantizer import ModelDequantizer
+    from nvflare.app_opt.pt.quantization.quantizer import ModelQuantizer
+
+    fl_ctx = context("site-1")
+    for kind in ("WEIGHT_DIFF", "WEIGHTS"):
+        rng = torch.Generator().manual_seed(0)
+        tracks = {
+            name: {k: torch.randn(v.shape, generator=rng) for k, v in track.expects(TRAIN).items()}
+            for name, track in aggregator.tracks.items()
+        }
+        sent = exchange.pack({n: dict(t) for n, t in tracks.items()}, {"round": 5, "images": IMAGES}, kind)
+        back = ModelDequantizer().process(ModelQuantizer(how).process(sent, fl_ctx), fl_ctx)
+        _, arrived = exchange.unpack(back)
+        for name, tensors in tracks.items():
+            assert all(arrived[name][k].dtype == torch.float32 for k in tensors)
+            assert largest_difference(arrived[name], tensors) < 0.1
+    assert aggregator.accept(back, fl_ctx), aggregator.results.refused
+
+
+def test_halves_of_a_filter_are_taken_without_a_dequantizer(aggregator):
+    """What FLARE's `ModelQuantizer` makes with float16, at a site alone: the server's answers lie on its disk."""
+    before = snapshot(aggregator)
+    tracks = {
+        n: {k: torch.ones_like(v).half() for k, v in t.expects(TRAIN).items()} for n, t in aggregator.tracks.items()
+    }
+    sent = exchange.pack(tracks, {"round": 5, "images": IMAGES}, "WEIGHT_DIFF")
+    for part in sent["DXO"]["data"].values():
+        part.set_meta_prop("quant_state", {key: {} for key in part.data})
+        part.set_meta_prop("source_datatype", dict.fromkeys(part.data, "float32"))
+        part.set_meta_prop("quantized_flag", True)
+    assert aggregator.accept(sent, context("site-1")), aggregator.results.refused
+    aggregator.aggregate(context("site-1"))
+    after = snapshot(aggregator)
+    assert all(torch.allclose(after[k], before[k] + 1) for k in before if k.startswith("global/"))
+    assert all(after[k].dtype == value.dtype for k, value in before.items())
