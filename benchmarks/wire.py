@@ -7,6 +7,7 @@ from benchmarks.simulator import TASK, Simulation, Simulator
 
 _SLACK = 1.01
 _STATISTICS_BAR = 100_000
+_EIGHT_BITS_BAR = 0.26  # of float32's bytes: 1 byte for 4, a scale for 256 values, biases and norms as they are
 # The fully connected head makes messages of half a gigabyte, in which two U-Nets are 2.5 %. With the small head a
 # U-Net too many is a quarter: the bar is the harder one.
 _HEAD = "task.selector_net.head=gap"
@@ -42,6 +43,8 @@ def measure(simulator: Simulator) -> Outcome:
     small = simulator.write_data("small", _GRADIENT_SITES, _GRADIENT_IMAGES)
     gradient = simulator.run(small, "gradient", _GRADIENT_ROUNDS, "--selector", "gradient", "--set", _HEAD).results
 
+    thin = simulator.run(small, "eight_bits", _GRADIENT_ROUNDS, "--set", "wire=int8").results
+
     task = build_settings(TASK, "fedsm", overrides=[_HEAD]).task
     w_g = payload_bytes({"net": dict(build_unet(task).named_parameters())})
     w_s = payload_bytes({"net": dict(build_selector(task, _GRADIENT_SITES).named_parameters())})
@@ -54,12 +57,15 @@ def measure(simulator: Simulator) -> Outcome:
         "gradient_over_models": _largest(gradient) / (2 * w_g + w_s),
         "statistics_bytes": _largest(run.results),
         "statistics_over_models": _largest(run.results) / (2 * w_g),
+        "eight_bits_bytes": _largest(thin),
+        "eight_bits_over_float32": _largest(thin) / _largest(run.results),
         "registration_bytes": max(run.results["wire"]["registration_up_bytes"].values()),
         "counted_bytes": counted,
     } | _loopback(run, counted)
     checks = [
         Check("gradient, a site and round", figures["gradient_bytes"], _SLACK * (2 * w_g + w_s), "B"),
         Check("statistics, a site and round", figures["statistics_bytes"], _SLACK * 2 * w_g, "B"),
+        Check("8 bits over float32, a site and round", figures["eight_bits_over_float32"], _EIGHT_BITS_BAR, ""),
         Check("sums of statistics, once", figures["registration_bytes"], _STATISTICS_BAR, "B"),
     ]
     return Outcome(checks, figures)

@@ -28,6 +28,7 @@ def soft_pull(w: list[dict], trained: list[dict], lam: float) -> list[dict]:
 def algorithm_1(
     data: Path, settings: JobSettings, sites: list[str], lam: float, selector: str, present: dict | None = None,
     lost: dict | None = None, merge: tuple[Callable, Callable] = (fed_avg, soft_pull),
+    down: Callable[[dict], dict] = lambda w: w,
 ) -> dict[str, dict]:  # fmt: skip
     """Trains all rounds.
 
@@ -35,7 +36,8 @@ def algorithm_1(
         selector: `fedavg` (local Adam steps, averaged), `gradient` (full-batch gradient, one Adam) or `none`.
         present: round -> the sites that take part in it, where not all do. The others keep what they have.
         lost: round -> sites that train in it without taking part: their update is lost, their Adam has gone on.
-        merge: how global and personal models are made of the models that came down and what the sites trained.
+        merge: how global and personal models are made of the server's models and what the sites trained.
+        down: what becomes of a U-Net on its way to a site.
 
     Returns:
         model name -> weights after the last round; with `ema` their average, and under `NAME.raw` themselves.
@@ -72,8 +74,8 @@ def algorithm_1(
             if s not in at_work:
                 continue
             f_g, f_p, f_s = nets[s]
-            f_g.load_state_dict(w_g)
-            f_p.load_state_dict(w_p[s])
+            f_g.load_state_dict(down(w_g))
+            f_p.load_state_dict(down(w_p[s]))
             f_s.load_state_dict(w_s)
             f_s.zero_grad()
             torch.manual_seed(seeded_order(settings, s, number, -1))

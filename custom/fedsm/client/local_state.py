@@ -1,8 +1,9 @@
 """What a site must remember between rounds, on its own disk.
 
-One file per round: `<state_dir>/<run id>/round_000007.safetensors` holds Adam's moments as they were after round 7. The
-last two rounds are kept, and those that the server keeps to go back to (`fedsm.core.rounds`), so that a server that
-goes on from an earlier checkpoint finds the moments that belong to it.
+One file per round: `<state_dir>/<run id>/round_000007.safetensors` holds Adam's moments as they were after round 7, and
+with another `wire` than float32 what rounding has left out of the updates so far (`core/wire.py`). The last two rounds
+are kept, and those that the server keeps to go back to (`fedsm.core.rounds`), so that a server that goes on from an
+earlier checkpoint finds the state that belongs to it.
 """
 
 from __future__ import annotations

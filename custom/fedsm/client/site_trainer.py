@@ -22,6 +22,7 @@ from fedsm.core.limits import shown
 from fedsm.core.settings import JobSettings
 from fedsm.core.task_names import EVALUATE, MIX, OPEN, REGISTER, SUM, TRAIN, VALIDATE
 from fedsm.core.tensors import Batch, Tensors
+from fedsm.core.wire import wire_of
 from fedsm.data.augment import draw_transforms
 from fedsm.data.cache import SiteCache
 from fedsm.data.dataset import load_site, seeded_order
@@ -33,6 +34,8 @@ from fedsm.selectors.private_sums import PrivateSums
 from fedsm.tracks import client_tracks, rate_factor_in
 from fedsm.tracks.base import ClientTrack, Phase, SiteContext
 from fedsm.tracks.precision import autocast_dtype
+
+_LEFT = ".left"  # what is added to a track's name for what rounding left out of its updates
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +70,7 @@ class SiteTrainer:
             self._private.protect(self.tracks)
         self._local = LocalState(site.state_dir, run_id)
         self._sum = site_sum(settings, site, name, run_id)
+        self._left: dict[str, Tensors] = {}  # track -> what rounding left out of its updates so far
         self._state_round: int | None = None  # the round whose moments are in memory
 
     def do(self, task: str, meta: dict, payload: dict[str, Tensors], aborted: Callable[[], bool]) -> Answer:
@@ -93,6 +97,7 @@ class SiteTrainer:
 
     def _do(self, task: str, meta: dict, payload: dict[str, Tensors], aborted: Callable[[], bool]) -> Answer:
         number = meta["round"]
+        payload = wire_of(self.settings, task).receive(payload)
         plain = {"round": number, "images": self.counts()}
         if task == REGISTER:
             sent = self.register()
@@ -123,7 +128,7 @@ class SiteTrainer:
     def _answer(self, sent: dict[str, Tensors], meta: dict) -> Answer:
         """The answer with these tensors; tracks that send nothing are left out."""
         sent = {name: tensors for name, tensors in sent.items() if tensors}
-        return Answer(sent, meta, [name for name in sent if self.tracks[name].sums])
+        return Answer(sent, meta, [name for name, track in self.tracks.items() if name in sent and track.sums])
 
     def batches(self, part: str, seed: int | None = None) -> Iterator[Batch]:
         """The batches of one part of the site's images."""
@@ -161,8 +166,8 @@ class SiteTrainer:
             names: the tracks that take part in this round; None: all.
 
         Returns:
-            updates by track, validation reports by track, mean training loss by track. With `dp` there are no losses:
-            they are about the training images, and have no noise.
+            updates by track as they travel, validation reports by track, mean training loss by track. With `dp` there
+            are no losses: they are about the training images, and have no noise.
 
         Raises:
             Aborted: `aborted()` became true.
@@ -199,7 +204,9 @@ class SiteTrainer:
             # Not saved: the next round goes on from the last good moments.
             message = f"training diverged in round {number}: NaN or infinite weights; a lower learning rate may help"
             raise UserError(message, site=self.name, public=message)
-        self._local.save(number, state)
+        updates, left = wire_of(self.settings, TRAIN).send_update(updates, self._left)
+        self._left |= left
+        self._local.save(number, state | {name + _LEFT: tensors for name, tensors in self._left.items()})
         self._state_round = number
         return updates, reports, losses
 
@@ -240,6 +247,7 @@ class SiteTrainer:
             log.warning("site %r has no local state from before round %d: Adam starts afresh", self.name, before)
         for name, track in self.tracks.items():
             track.load_state(state.get(name, {}))
+        self._left = {name: state[name + _LEFT] for name in self.tracks if name + _LEFT in state}
         self._state_round = number
 
     def evaluate(self, meta: dict, candidates: dict[str, Tensors]) -> dict:

@@ -32,6 +32,7 @@ Selection = Literal["best", "algorithm2"]
 VolumeSelection = Literal["best", "slice", "majority"]
 Loss = Literal["dice", "dice+ce"]
 SiteWeights = Literal["images", "equal"]
+WireType = Literal["float32", "bfloat16", "float16", "int8"]
 Aggregation = Literal["mean", "trimmed_mean", "median", "multi_krum", "geometric_median"]
 GAMMAS = (0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.999, 1.0)
 SHARES = (0.0, 0.2, 0.4, 0.6, 1.0)
@@ -238,6 +239,12 @@ class JobSettings(Settings):
         default=None,
         description="Noise on the shared model that hides whether a site's images were used at all, for methods without"
         " personal models; see below. Default: no noise.",
+    )
+    wire: WireType = Field(
+        default="float32",
+        description="How networks travel in training rounds, down and up: `float32` (as they are), `bfloat16` or"
+        " `float16` (half the bytes), or `int8` (a quarter: 8 bits, and a scale for 256 values). What rounding leaves"
+        " out of an update is added to the site's next one. Last models and candidates travel as they are.",
     )
     keep_checkpoints: int = Field(
         default=2, ge=1, le=1000,

@@ -17,9 +17,11 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.app_common.abstract.aggregator import Aggregator
 
+from fedsm.core.errors import UserError
 from fedsm.core.settings import JobSettings
 from fedsm.core.tensors import Tensors, payload_bytes
 from fedsm.core.text import one_line
+from fedsm.core.wire import Wire, wire_of
 from fedsm.flare import exchange
 from fedsm.flare.compat import intake
 from fedsm.flare.identity import sender_of, sender_problem
@@ -54,6 +56,7 @@ class SoftPullAggregator(Aggregator):
         self.tracks: dict[str, ServerTrack] = {}
         self.sites: list[str] = []
         self._phase: Phase | None = None
+        self._wire = Wire("float32")
         self._playing: dict[str, ServerTrack] = {}
         self.reset(None)
 
@@ -74,6 +77,7 @@ class SoftPullAggregator(Aggregator):
         self.tracks = tracks
         self.sites = sites
         self.registry = Registry(settings.max_share, settings.site_weights)
+        self._settings = settings
         self._max_images = settings.max_images
         self._secure = settings.secure_sum is not None
         self._conduct = Conduct(conduct_seed)
@@ -87,10 +91,11 @@ class SoftPullAggregator(Aggregator):
         self.reset(None)
         self._spec = spec
         self._phase = checks.phase_of(spec.task)
+        self._wire = wire_of(self._settings, spec.task) if spec.expects is None else Wire("float32")
         self._playing = {n: t for n, t in self.tracks.items() if spec.tracks is None or n in spec.tracks}
         self._examiner.begin()
         self._conduct.begin()
-        intake.expect(checks.most_bytes(self._templates()))
+        intake.expect(checks.most_bytes(self._wire.templates(self._templates())))
         return self.results
 
     def reset(self, fl_ctx: FLContext | None) -> None:
@@ -109,7 +114,7 @@ class SoftPullAggregator(Aggregator):
         """Notes the norms of an answer that `accept` will be given later, if it is a good one."""
         try:
             site = sender_of(fl_ctx)
-            _, tracks = self._check(site, shareable, fl_ctx)
+            _, tracks, _ = self._check(site, shareable, fl_ctx)
         except Exception:  # `accept` will refuse it and name the site
             return
         if self._phase:
@@ -119,7 +124,7 @@ class SoftPullAggregator(Aggregator):
         """Merges one site's answer, or refuses it."""
         site = sender_of(fl_ctx)
         try:
-            meta, tracks = self._check(site, shareable, fl_ctx)
+            meta, tracks, size = self._check(site, shareable, fl_ctx)
             examined = Examined(tracks)
             if self._phase and self._spec.expects is None:
                 reports = meta.get("reports", {})
@@ -142,7 +147,7 @@ class SoftPullAggregator(Aggregator):
         self.results.accepted[site] = checks.known_meta(meta)
         self.results.norms[site] = examined.norms
         self.results.refused.pop(site, None)
-        self.results.up[site] = payload_bytes(tracks)
+        self.results.up[site] = size
         return True
 
     def aggregate(self, fl_ctx: FLContext) -> Shareable:
@@ -186,8 +191,8 @@ class SoftPullAggregator(Aggregator):
                 self.results.suspect[site] = reason
         return False
 
-    def _check(self, site: str, shareable: Shareable, fl_ctx: FLContext) -> tuple[dict, dict[str, Tensors]]:
-        """The answer's meta and tracks; cheap checks are made before tensors are read."""
+    def _check(self, site: str, shareable: Shareable, fl_ctx: FLContext) -> tuple[dict, dict[str, Tensors], int]:
+        """The answer's meta and tracks, and the bytes that travelled; cheap checks are made before tensors are read."""
         if site not in self.sites:
             raise Refused("not a site of this job")
         if reason := sender_problem(fl_ctx):
@@ -202,22 +207,28 @@ class SoftPullAggregator(Aggregator):
                 self.results.unready.add(site)
             raise Refused(str(shareable.get_header(exchange.ERROR_HEADER) or code), answered=False)
         templates = self._templates()
+        travels = self._wire.templates(templates)
         try:
             meta, tracks = exchange.unpack(
-                shareable, checks.most_bytes(templates), lambda meta: self._meta_problem(site, meta)
+                shareable, checks.most_bytes(travels), lambda meta: self._meta_problem(site, meta)
             )
         except exchange.BadShareable as e:
             raise Refused(str(e)) from e
-        if set(tracks) != set(templates):
-            raise Refused(f"tracks are {sorted(map(str, tracks))}, expected {sorted(templates)}")
+        if set(tracks) != set(travels):
+            raise Refused(f"tracks are {sorted(map(str, tracks))}, expected {sorted(travels)}")
+        size = payload_bytes(tracks)
+        try:
+            tracks = self._wire.receive(tracks, templates)
+        except UserError as e:
+            raise Refused(e.message) from e
         if self._spec.expects is not None and (reason := checks.exact_problem(tracks, templates)):
             raise Refused(reason)
         if self._spec.task == exchange.TRAIN:
-            for name in exchange.excluding(shareable):
+            for name in templates.keys() & exchange.excluding(shareable):
                 # Entries that a site's filter keeps back count as unchanged; others that are missing are refused later.
                 template, sent = templates[name], tracks[name]
                 tracks[name] = sent | {k: torch.zeros_like(v) for k, v in template.items() if k not in sent}
-        return meta, tracks
+        return meta, tracks, size
 
     def _needs_key(self) -> bool:
         return self._secure and self._spec.task == exchange.REGISTER

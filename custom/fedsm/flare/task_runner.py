@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
@@ -14,6 +15,7 @@ from nvflare.apis.signal import Signal
 from fedsm.core.errors import UserError
 from fedsm.core.settings import JobSettings
 from fedsm.core.tensors import Tensors, payload_bytes
+from fedsm.core.wire import wire_of
 from fedsm.flare import exchange
 from fedsm.flare.aggregator import SoftPullAggregator
 from fedsm.flare.dispatch import Dispatcher
@@ -92,7 +94,9 @@ class TaskRunner:
 
     def _ask(self, sites: list[str], spec: TaskSpec, results: TaskResults) -> dict[str, str]:
         """One attempt; site -> why it was silent."""
-        payloads = {site: spec.payload(site) for site in sites}
+        wire, models = wire_of(self._job, spec.task), {site: spec.payload(site) for site in sites}
+        made: dict[int, Any] = {}
+        payloads = {site: wire.send(payload, made) for site, payload in models.items()}
         for site, payload in payloads.items():
             results.down[site] = results.down.get(site, 0) + payload_bytes(payload)
         meta = self._common_meta(spec)

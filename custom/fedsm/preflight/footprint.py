@@ -75,7 +75,9 @@ def job_footprint(settings: JobSettings, n_sites: int = SITES) -> Footprint:
                 weights = _bytes(learner.net.parameters())
                 moments = 0 if isinstance(track, SelectorGradientClient) else 2 * weights  # Adam is at the server there
                 networks += weights + moments  # the first: gradients
-                state += moments
+                left = weights if settings.wire != "float32" else 0  # what rounding left out of the updates
+                networks += left
+                state += moments + left
                 exchange += (3 if settings.ema else 2) * weights  # with an average over the rounds beside them
                 activations = max(activations, int(_SCRATCH * activation_bytes(learner.net, images)))
     return Footprint(networks, activations, exchange, _KEPT_ROUNDS * state)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
+
 from fedsm.core.errors import UserError
 from fedsm.core.limits import MOST_LOSS, MOST_STEPS_OF_RUN, is_fraction, is_number, is_whole
 from fedsm.core.plain_values import MOST_PLAIN_MESSAGE
@@ -21,6 +23,7 @@ _PHASES = {
 _META = ("round", "images", "reports", "losses", "evaluation", "mix", "dp")
 # What the framing of an entry may cost on top of its values; a filter may have turned float32 into float64.
 _VALUE_BYTES, _ENTRY_BYTES, _FRAME_BYTES = 8, 1024, 64 * 1024
+_OWN_TYPE = (torch.int8, torch.bfloat16, torch.float16)  # of a rounded entry: no filter can have changed it
 
 
 class Refused(Exception):
@@ -39,7 +42,12 @@ def known_meta(meta: dict) -> dict:
 def most_bytes(templates: dict[str, Tensors]) -> int:
     """The most bytes that a good answer can have."""
     entries = [t for template in templates.values() for t in template.values()]
-    return _FRAME_BYTES + sum(_VALUE_BYTES * t.numel() + _ENTRY_BYTES for t in entries)
+    return _FRAME_BYTES + sum(_bytes_of(t) + _ENTRY_BYTES for t in entries)
+
+
+def _bytes_of(template: torch.Tensor) -> int:
+    """The most bytes of a good entry: one that is rounded has its own type, others may be float64."""
+    return template.nbytes if template.dtype in _OWN_TYPE else _VALUE_BYTES * template.numel()
 
 
 def most_message(tracks: dict[str, ServerTrack]) -> int:

@@ -23,7 +23,7 @@ from fedsm.tracks.base import Membership, ServerTrack
 # Settings that a resumed run may not change: otherwise its weights would belong to neither run.
 _FIXED = (
     "task", "tracks", "local_epochs", "batch_size", "size", "lr", "selector_lr", "seed", "loss", "schedule",
-    "warmup_rounds", "ema", "site_weights", "update_privacy",
+    "warmup_rounds", "ema", "site_weights", "update_privacy", "wire",
 )  # fmt: skip
 
 

@@ -40,6 +40,11 @@ def check_secure_sum(settings: JobSettings, summed: Mapping[str, str | None]) ->
             " of two, each site would know the other's",
             remedy=f"set min_sites to {FEWEST} or more",
         )
+    if settings.wire != "float32":
+        raise UserError(
+            f"secure_sum adds updates up as whole numbers of its own, and wire: {settings.wire} has others",
+            remedy="set wire to float32; `secure_sum.bits: 32` is the smallest that travels under masks",
+        )
     if rule_of(settings).needs_single_updates:
         raise UserError(
             f"secure_sum hides single updates, and aggregation: {settings.aggregation} needs them",
