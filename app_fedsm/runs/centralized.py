@@ -43,6 +43,7 @@ from fedsm.super_model.artefact import save_super_model, versions
 from fedsm.tracks import rate_factor_in
 from fedsm.tracks.base import TRAIN, SiteContext
 from fedsm.tracks.ema import RoundAverage
+from fedsm.tracks.precision import autocast_dtype
 from fedsm.tracks.segmentation import SegmentationClient
 
 _NETWORK_OF = "fedavg"  # the method whose network and loss it has
@@ -101,7 +102,7 @@ def train(
         the weights of the best epoch, and the validation Dice of every epoch.
     """
     pools = {part: Pool([parts[part] for parts in sites.values()]) for part in ("train", "validation")}
-    context = SiteContext(0, 1, device)
+    context = SiteContext(0, 1, device, autocast=autocast_dtype(device, settings.amp))
     client = SegmentationClient(settings, {}, context)
     client.receive(TRAIN, initial_weights(client.build, settings.seed))
     average = RoundAverage.before(settings.ema, client.received)
