@@ -40,12 +40,14 @@ def test_paper_takes_a_task_s_augmentation_away(tmp_path):
 
 def test_best_sets_what_paper_sets():
     best, settings = load_preset("best"), build_settings("nuclei", "fedsm", preset="best")
-    assert set(best) == RECIPE | {"tracks.personal.norm"} and set(load_preset("paper")) >= RECIPE - {"lr"}
+    assert set(best) == RECIPE | {"tracks.personal.norm", "tracks.personal.alone"} and set(
+        load_preset("paper")
+    ) >= RECIPE - {"lr"}
     assert settings.preset == "best"
     for key in RECIPE - {"task.augment"}:
         assert getattr(settings, key) == best[key], key
     assert settings.task.augment.rotate == best["task.augment"]["rotate"]
-    assert settings.tracks["personal"]["norm"] == "own"
+    assert settings.tracks["personal"]["norm"] == "own" and settings.tracks["personal"]["alone"] == 0.25
 
 
 def test_what_is_given_wins():
@@ -119,12 +121,10 @@ def test_in_an_experiment():
     }.items():  # fmt: skip
         changed = {k for k, v in by_name[name].to_dict().items() if v != paper[k]}
         assert changed == {key}
-    for name, key in {
-        "Dice + cross entropy": "loss",
-        "average over rounds": "ema",
-        "own norm layers": "tracks",
-    }.items():
+    for name, key in {"Dice + cross entropy": "loss", "average over rounds": "ema"}.items():
         assert by_name[name].to_dict()[key] == best[key], "what `best` has"
+    own_norms = by_name["own norm layers"].to_dict()["tracks"]["personal"]
+    assert own_norms | {"alone": best["tracks"]["personal"]["alone"]} == best["tracks"]["personal"]
     assert by_name["foreign images, shares, mirrors"] == by_name["paper"], "another model of the same runs"
     assert by_name["Centralized best"].method == "centralized" and by_name["Centralized best"].ema == best["ema"]
 

@@ -14,7 +14,7 @@ from fedsm.client.kit_identity import KitIdentity
 from fedsm.core.errors import UserError
 from fedsm.core.secure_sum import masks
 from fedsm.core.secure_sum.group import Group, Member
-from tests.client.test_secure_sum import _kit, _root
+from tests.helpers.kit_certificates import new_root, write_kit
 from tests.helpers.sum_group import RUN
 
 KEY = masks.public_key(masks.new_private_key()).hex()
@@ -37,9 +37,9 @@ def test_small_sites_stop_no_sum_in_which_others_hide_each_other(shares):
 
 
 def test_the_server_is_no_member(tmp_path: Path):
-    root = _root("project")
+    root = new_root("project")
     for name in ("site-a", "site-b", "server1"):
-        _kit(tmp_path / name / "startup", name, root)
+        write_kit(tmp_path / name / "startup", name, root)
     kit = tmp_path / "site-a" / "startup"
     (kit / "fed_client.json").write_text(json.dumps({"servers": [{"identity": "server1"}]}))
     own = KitIdentity(kit)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key
 
 from fedsm.client.kit_identity import KitIdentity
 from fedsm.client.site_settings import FILE_NAME as SITE_FILE
@@ -18,6 +16,7 @@ from fedsm.client.site_settings import load_site_settings
 from fedsm.client.sum_rules import site_sum
 from fedsm.core.errors import UserError
 from fedsm.core.secure_sum import fixed_point, masks
+from tests.helpers.kit_certificates import new_root, write_kit
 from tests.helpers.small_jobs import small_settings
 from tests.helpers.sum_group import RUN, SumGroup, update_of
 
@@ -204,34 +203,18 @@ def test_members_that_were_told_different_things_open_nothing(tmp_path):
         group.ask_to_open("site-b")
 
 
-def _root(name: str):
-    """A root as FLARE's provisioning makes it: its key and certificate."""
-    private, public = generate_keys()
-    return name, private, generate_cert(Identity(name, "org"), Identity(name), private, public, ca=True)
-
-
-def _kit(folder: Path, subject: str, root, role: str | None = None) -> None:
-    """The certificates of a kit, as FLARE's provisioning makes them."""
-    private, public = generate_keys()
-    made = generate_cert(Identity(subject, "org", role), Identity(root[0]), root[1], public)
-    folder.mkdir(parents=True)
-    (folder / "client.crt").write_bytes(serialize_cert(made))
-    (folder / "rootCA.pem").write_bytes(serialize_cert(root[2]))
-    (folder / "client.key").write_bytes(serialize_pri_key(private))
-
-
 def test_keys_are_signed_where_sites_have_certificates(tmp_path):
     """A key that the server made itself, one that another site signed, one of a person or of another project's site,
     and one of another run are refused."""
-    root, strange = _root("project"), _root("project")
+    root, strange = new_root("project"), new_root("project")
     for site in NAMES[:3]:
-        _kit(tmp_path / site / "startup", site, root)
+        write_kit(tmp_path / site / "startup", site, root)
     group = SumGroup(tmp_path, NAMES[:3])
     group.mask(updates(NAMES[:3]))
     assert_mean(group.open(NAMES[:3]), dict.fromkeys(NAMES[:3], 1.0))
 
-    _kit(tmp_path / "person" / "startup", "site-b", root, "lead")
-    _kit(tmp_path / "strange" / "startup", "site-b", strange)
+    write_kit(tmp_path / "person" / "startup", "site-b", root, "lead")
+    write_kit(tmp_path / "strange" / "startup", "site-b", strange)
     own = masks.public_key(masks.new_private_key()).hex()
     signers = {place: KitIdentity(tmp_path / place / "startup") for place in ("person", "strange", "site-b", "site-c")}
     forged = {

@@ -22,11 +22,11 @@ MODELS += [f"{model}.raw" for model in MODELS]
 def settings(**given):
     """The preset `best`, shortened, with what it leaves at its default set as well.
 
-    But for site-held norm layers, which `test_equality_pull.py` has.
+    But for site-held norm layers and last rounds alone, which `test_equality_pull.py` has.
     """
     more = {"rounds": 4, "schedule": "cosine", "warmup_rounds": 1, "site_weights": "equal"}
     augment = "{flip: horizontal, rotate: 15, scale: 0.1, intensity: 0.1}"
-    overrides = [f"task.augment={augment}", "tracks.personal.norm=pulled"]
+    overrides = [f"task.augment={augment}", "tracks.personal.norm=pulled", "tracks.personal.alone=0"]
     return small_settings(**{"preset": "best", "overrides": overrides} | more | given)
 
 
