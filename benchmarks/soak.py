@@ -28,13 +28,13 @@ from benchmarks.soak_watch import Watch, kept_rounds
 from fedsm.core.errors import UserError
 from fedsm.data.synthetic import write_sites
 
-SITES, IMAGES, SIZE, ROUNDS = 3, 24, 48, 30
+SITES, IMAGES, SIZE, ROUNDS = 3, 24, 48, 60
 _JOB = ["--task", "retinal", "--rounds", ROUNDS, "--size", SIZE, "--batch-size", 4, "--local-epochs", 2, "--lr", "2e-3",
         "--set", "task.unet.channels=[8,16,32]", "--set", "task.unet.residual_units=1", "--round-timeout", 300,
         "--supervise", 1000]  # fmt: skip
 _KEPT = 3  # rounds whose checkpoints a run may keep: `keep_checkpoints` (2), and one that is five rounds old
 _LAST_JOB = 3600.0  # seconds in which the last job must end, when nothing is killed any more
-_PAUSE = 10.0  # seconds after a job that did not end well
+_PAUSE = 10.0  # seconds after a job that did not end well, or a blow at nothing
 _LOOK = 1.0
 GROWTH_BAR = 1.25  # memory in the last third of the time over that in the first
 
@@ -79,8 +79,9 @@ class Soak:
                 time.sleep(_LOOK)
                 now = time.monotonic()
                 if strike < now < end and (out / "run.json").is_file():  # submitting needs a server: that is no fault
+                    missed = self.fire.missed
                     _tell(self.fire.strike())
-                    strike = self._next_strike()
+                    strike = now + _PAUSE if self.fire.missed > missed else self._next_strike()
                 if now > end + _LAST_JOB:
                     process.kill()
                 self.watch.look(len(self.runs))

@@ -37,7 +37,7 @@ class Watch:
             return
         self._next = time.monotonic() + _EVERY
         seen = {"time": time.time(), "job": job, "memory": memory_of(self._poc), "disk": disk_of(self._poc)}
-        self._samples.append(seen | {"trainers": _trainers(self._poc)})
+        self._samples.append(seen | {"trainers": len(trainers_of(self._poc))})
         with self._file.open("a") as f:
             f.write(json.dumps(self._samples[-1]) + "\n")
 
@@ -64,7 +64,7 @@ class Watch:
 def memory_of(poc: Poc) -> dict[str, int]:
     """Role -> resident bytes of all processes of that role now: `server`, `sites`, and the same in jobs."""
     found: dict[str, int] = {}
-    for process in poc.processes():
+    for process in [*poc.processes(), *trainers_of(poc)]:
         with contextlib.suppress(psutil.NoSuchProcess):
             words = command_of(process)
             side = "server" if str(poc.kits / SERVER) in words else "sites"
@@ -88,8 +88,14 @@ def kept_rounds(poc: Poc) -> dict[str, int]:
     return {job: count for job, count in counts.items() if count}
 
 
-def _trainers(poc: Poc) -> int:
-    return sum(TRAINER in command_of(process) for process in poc.processes())
+def trainers_of(poc: Poc) -> list[psutil.Process]:
+    """Its trainers, also those whose site was killed: their command does not name it, but their environment does."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            if TRAINER in command_of(process) and process.environ().get("HOME") == str(poc.folder.parent / "home"):
+                found.append(process)
+    return found
 
 
 def _size(folder: Path) -> int:

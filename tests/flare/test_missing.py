@@ -6,6 +6,7 @@ import threading
 import pytest
 import torch
 from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.impl import wf_comm_server
 from nvflare.apis.shareable import make_reply
 
 from fedsm.flare import exchange
@@ -126,6 +127,26 @@ def test_a_site_that_is_gone_costs_its_timeout_once(tmp_path, data_root):
     assert (federation.run_folder / "super_model" / "personal.site-3.safetensors").is_file()
     assert torch.isfinite(last_weights(federation.run_folder)["selector.sums"]["site-3/sum"]).all()
     assert results["test"]["super_model"]["per_site"]["site-3"] is None
+
+
+def test_a_round_closes_as_soon_as_flare_knows_that_a_site_is_gone(tmp_path, data_root, monkeypatch):
+    """Site 3 dies in round 2 with its task in hand. The deadline is an hour away; FLARE reports the site as dead."""
+    monkeypatch.setattr(wf_comm_server.ConfigService, "get_float_var", lambda *args, **kwargs: 0.0)  # its own waits
+
+    def fault(site, task, shareable, work):
+        if site.name == "site-3" and task == exchange.TRAIN and in_round(shareable) == 2:
+            server = site.federation.server
+            server.process_dead_client_report(site.name, site.federation.server_context(site))
+            site.federation.done.wait(600)
+            return None
+        return work()
+
+    settings = small_settings(rounds=3, round_timeout=3600, absent_wait=1)
+    federation = Federation(tmp_path, data_root, settings, SITES, fault=fault).run()
+    assert federation.panic is None
+    row = results_of(federation)["validation"]["history"][1]
+    assert row["missing"] == {"site-3": "the site is disconnected"} and row["answered"] == SITES[:2]
+    assert row["seconds"] < 60
 
 
 def test_a_site_that_comes_back_is_waited_for_again(tmp_path, data_root):
