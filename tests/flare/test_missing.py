@@ -2,6 +2,7 @@
 
 import json
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -132,6 +133,7 @@ def test_a_site_that_is_gone_costs_its_timeout_once(tmp_path, data_root):
 def test_a_round_closes_as_soon_as_flare_knows_that_a_site_is_gone(tmp_path, data_root, monkeypatch):
     """Site 3 dies in round 2 with its task in hand. The deadline is an hour away; FLARE reports the site as dead."""
     monkeypatch.setattr(wf_comm_server.ConfigService, "get_float_var", lambda *args, **kwargs: 0.0)  # its own waits
+    monkeypatch.setattr(wf_comm_server, "job_from_meta", lambda meta: SimpleNamespace(min_sites=2, required_sites=[]))
 
     def fault(site, task, shareable, work):
         if site.name == "site-3" and task == exchange.TRAIN and in_round(shareable) == 2:
