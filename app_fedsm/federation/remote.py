@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import shlex
 import shutil
 import time
@@ -83,7 +85,7 @@ def check_connected(login: Login, sites: list[str]) -> None:
 def submit(
     login: Login, settings: JobSettings, out: Path, sites: list[str], byoc: bool = False,
     resources: dict[str, dict] | None = None, earlier: Sequence[str] = (), all_sites: list[str] | None = None,
-    from_round: int | None = None, tracking: Tracking = DEFAULT_TRACKING, supervise: int = 0,
+    from_round: int | None = None, tracking: Tracking = DEFAULT_TRACKING, supervise: int = 0, token: str | None = None,
 ) -> str:  # fmt: skip
     """Submits a job and notes it in the run's folder, so that a later command can follow it.
 
@@ -99,6 +101,7 @@ def submit(
         from_round: the round to go on from; default: that of the newest checkpoint.
         tracking: where the curves go.
         supervise: how often the job goes on by itself after a fault, while a command follows it.
+        token: see `hand_in`.
 
     Returns:
         the job's id.
@@ -116,7 +119,7 @@ def submit(
             resources=resources, track=tracking,
         )  # fmt: skip
         recipe.export(str(out / "job"))
-        job_id = hand_in(session, out / "job" / recipe.name)
+        job_id = hand_in(session, out / "job" / recipe.name, token)
     note = {"job_id": job_id, "kit": str(login.kit.resolve()), "study": login.study, "settings": settings.to_dict()}
     more = {"sites": all_sites or sites, "byoc": byoc, "resources": resources or {}, "earlier": list(earlier)}
     more["supervise"] = supervise
@@ -124,25 +127,43 @@ def submit(
     return job_id
 
 
-def hand_in(session: Session, folder: Path) -> str:
+def hand_in(session: Session, folder: Path, token: str | None = None) -> str:
     """Submits an exported job; returns its id.
+
+    Args:
+        session: with the server.
+        folder: the job.
+        token: a word for this submission. If the connection was lost after the server had stored the job, the same
+            word later brings that job's id, and no second job.
 
     Raises:
         UserError: the server refuses it.
     """
-    from nvflare.fuel.flare_api.api_spec import AuthorizationError, NoConnection, SessionClosed
+    from nvflare.fuel.flare_api import api_spec
 
     try:
-        return session.submit_job(str(folder))
-    except (NoConnection, SessionClosed):  # the session says so
+        return session.submit_job(str(folder), *([token] if token else []))
+    except (api_spec.NoConnection, api_spec.SessionClosed):  # the session says so
         raise
-    except AuthorizationError as e:
+    except api_spec.AuthorizationError as e:
         raise UserError(
             "the server refused the job: this kit's user may not submit jobs",
             remedy="use the kit of a `lead`; the server's operator makes one",
         ) from e
+    except (api_spec.SubmitTokenConflict, api_spec.SubmitTokenJobDeleted) as e:
+        # Stored before, with other sites connected; or deleted since, or never complete.
+        return _stored(session, getattr(e, "existing_job_id", None)) or hand_in(session, folder)
     except Exception as e:  # FLARE has a dozen exceptions for this
         raise UserError(f"the server refused the job: {' '.join(str(e).split())}") from e
+
+
+def _stored(session: Session, job_id: str | None) -> str | None:
+    """The id of a job, if the server has it."""
+    from nvflare.fuel.flare_api.api_spec import JobNotFound
+
+    with contextlib.suppress(JobNotFound):
+        return job_id if job_id and session.get_job_meta(job_id) else None
+    return None
 
 
 def resume(
@@ -196,9 +217,12 @@ def resume(
                 raise StillRuns(f"job {old} runs and no site waits to come back", remedy=f"`{fetch}` waits for it")
             _stop(session, old)
     ids = [] if anew else [old, *job["earlier"]]
+    asked = json.dumps([rounds, sorted(join), from_round, anew])
+    token = f"after-{old}-{hashlib.sha256(asked.encode()).hexdigest()[:16]}"
     new = submit(
-        login, settings, out, present, job["byoc"], job["resources"], ids, sites, from_round, tracking, job["supervise"]
-    )
+        login, settings, out, present, job["byoc"], job["resources"], ids, sites, from_round, tracking,
+        job["supervise"], token,
+    )  # fmt: skip
     if (out / RESULTS).is_file():
         (out / RESULTS).replace(out / EARLIER)  # so that they are not taken for the new job's results
     return new, [site for site in sites if site not in present]

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from unittest.mock import Mock
 
 import pytest
+from nvflare.fuel.flare_api.api_spec import NoConnection, SubmitTokenConflict
 
 from app_fedsm.cli.main import main
 from app_fedsm.federation import following, remote
@@ -145,6 +146,36 @@ def test_a_running_job_is_stopped_before_a_new_one_starts_even_if_it_says_nothin
     monkeypatch.setattr(remote, "_stop", lambda session, job_id: stopped.append(job_id))
     monkeypatch.setattr(remote, "submit", lambda *args: "new")
     assert remote.resume(run) == ("new", []) and stopped == [JOB]
+
+
+@pytest.mark.parametrize("sites_changed", [False, True])
+def test_a_submission_that_was_cut_off_is_found_again(run, monkeypatch, sites_changed):
+    """The server had stored the job when it was killed. The next attempt gets that job, also if other sites are there
+    then: FLARE calls it a conflict."""
+    stored: dict[str, str] = {}
+
+    def submit_job(folder, token):
+        if token in stored and sites_changed:
+            raise SubmitTokenConflict("other content", existing_job_id=stored[token])
+        if token in stored:
+            return stored[token]
+        stored[token] = f"{len(stored) + 1}a0a0a0a-1111-4222-8333-444444444444"
+        raise NoConnection("killed")
+
+    session = Mock(submit_job=submit_job)
+    monkeypatch.setattr("nvflare.fuel.flare_api.flare_api.new_secure_session", lambda *given, **more: session)
+    monkeypatch.setattr(sessions, "user_of", lambda kit: "lead")
+    monkeypatch.setattr(sessions, "address", lambda kit: "here:1")
+    monkeypatch.setattr(sessions, "running_at", lambda session: {site: {""} for site in SITES})
+    monkeypatch.setattr(sessions, "runs", lambda session, job_id: False)
+    monkeypatch.setattr(remote, "events_of", lambda session, job_id: [])
+    with pytest.raises(sessions.NoServer):
+        remote.resume(run)
+    assert remote.load_job(run)["job_id"] == JOB
+    assert remote.resume(run)[0] == remote.load_job(run)["job_id"] == next(iter(stored.values()))
+    with pytest.raises(sessions.NoServer):
+        remote.resume(run)  # the next fault of the run is another submission
+    assert len(stored) == 2
 
 
 def test_not_once_too_often(run, ends):
