@@ -24,7 +24,7 @@ from benchmarks.chaos_replay import accepted_updates, log_errors
 from benchmarks.process import Failed, say
 from benchmarks.report import Check, Outcome, save, table
 from benchmarks.soak_fire import VICTIMS, Fire
-from benchmarks.soak_watch import Watch, kept_rounds
+from benchmarks.soak_watch import Watch, kept_rounds, kept_states
 from fedsm.core.errors import UserError
 from fedsm.data.synthetic import write_sites
 
@@ -32,7 +32,7 @@ SITES, IMAGES, SIZE, ROUNDS = 3, 24, 48, 60
 _JOB = ["--task", "retinal", "--rounds", ROUNDS, "--size", SIZE, "--batch-size", 4, "--local-epochs", 2, "--lr", "2e-3",
         "--set", "task.unet.channels=[8,16,32]", "--set", "task.unet.residual_units=1", "--round-timeout", 300,
         "--supervise", 1000]  # fmt: skip
-_KEPT = 3  # rounds whose checkpoints a run may keep: `keep_checkpoints` (2), and one that is five rounds old
+_KEPT = 4  # rounds that stay at the server and at a site: see `fedsm.core.rounds`
 _LAST_JOB = 3600.0  # seconds in which the last job must end, when nothing is killed any more
 _PAUSE = 10.0  # seconds after a job that did not end well, or a blow at nothing
 _LOOK = 1.0
@@ -108,6 +108,7 @@ class Soak:
             Check("sites' memory, last third over first", self.watch.growth("sites"), GROWTH_BAR),
             Check("folders of checkpoints on the server, for each run", len(kept) / max(1, len(self.runs)), 1),
             Check("rounds in one of them", max(kept.values(), default=0), _KEPT),
+            Check("rounds of a run in a site's state", kept_states(self.poc), _KEPT),
             Check("kinds of victims that were never struck", len(set(VICTIMS) - set(struck)), 0),
         ]
         figures = {

@@ -88,6 +88,12 @@ def kept_rounds(poc: Poc) -> dict[str, int]:
     return {job: count for job, count in counts.items() if count}
 
 
+def kept_states(poc: Poc) -> int:
+    """The most rounds of one run whose optimizers a site keeps."""
+    runs = [path.parent for site in poc.note["sites"] for path in (poc.kits / site).rglob("round_*.safetensors")]
+    return max((runs.count(run) for run in runs), default=0)
+
+
 def trainers_of(poc: Poc) -> list[psutil.Process]:
     """Its trainers, also those whose site was killed: their command does not name it, but their environment does."""
     found = []
