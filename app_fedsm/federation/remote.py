@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from nvflare.fuel.flare_api.flare_api import Session
 
 _DEAD_PROCESS = ("FINISHED:EXECUTION_EXCEPTION", "FINISHED:ABNORMAL")
-_STOP_SECONDS = 3 * PATIENCE  # the server waits for an answer of each site, also of one that was just killed
+STOP_SECONDS = 3 * PATIENCE  # the server waits for an answer of each site, also of one that was just killed
 _NOTED = ("job_id", "kit", "settings", "sites", "byoc", "resources", "earlier")  # in run.json
 
 
@@ -231,7 +231,7 @@ def resume(
 def _stop(session: Session, job_id: str) -> None:
     """Aborts a job and waits until FLARE has ended it."""
     session.abort_job(job_id)
-    deadline = time.monotonic() + _STOP_SECONDS
+    deadline = time.monotonic() + STOP_SECONDS
     while session.get_job_meta(job_id)["status"] in (*WAITING, RUNNING):
         if time.monotonic() > deadline:
             raise NotYet(f"job {job_id} does not stop", remedy="try again, or ask the server's operator")

@@ -110,16 +110,16 @@ def _go_on(out: Path, job: dict, anew: bool) -> tuple[str, list[str]]:
         StillRuns: nothing was wrong any more.
         UserError: what waiting cannot mend, or too long.
     """
-    started, stopping = time.monotonic(), False
+    started, stopping = time.monotonic(), 0.0
     while True:
         _wait_for_sites(remote.login_of(job), job["sites"], int(job["settings"]["min_sites"]))
         try:
             return remote.resume(out, anew=anew)
         except (sessions.NoServer, remote.NotYet, remote.StillRuns) as e:
-            # Once a stop was asked for, a job that still runs at some sites is one that ends.
-            if isinstance(e, remote.StillRuns) and not stopping:
+            # Once a stop was asked for, a job that still runs is one that ends.
+            if isinstance(e, remote.StillRuns) and time.monotonic() > stopping:
                 raise
-            stopping = True
+            stopping = stopping or time.monotonic() + remote.STOP_SECONDS
             if time.monotonic() - started > SERVER_PATIENCE:
                 raise
         time.sleep(POLL_SECONDS)

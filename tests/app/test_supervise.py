@@ -85,6 +85,14 @@ def test_a_site_that_came_back_and_went_again_changes_nothing(run, ends):
     assert len(told) == 1 and "(1 of at most 1 times)" in told[0]
 
 
+def test_a_job_that_runs_on_after_the_server_was_silent_is_followed(run, ends, monkeypatch):
+    """No stop was asked for when the connection broke, and the site that was outside is in no job's way."""
+    monkeypatch.setattr(remote, "STOP_SECONDS", 0.0)
+    ends += [SiteOutside("site-1 came back"), [sessions.NoServer("silent"), remote.StillRuns("runs")], {"rounds": 3}]
+    told = []
+    assert supervise(run, 1, told.append) == {"rounds": 3} and not told
+
+
 def test_a_job_that_was_lost_before_its_first_checkpoint_starts_again(run, ends):
     ends += [JobLost("killed"), remote.JobFailed("no checkpoint", no_checkpoint=True), {"rounds": 3}]
     told = []
