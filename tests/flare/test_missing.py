@@ -12,6 +12,7 @@ from nvflare.apis.shareable import make_reply
 
 from fedsm.flare import exchange
 from fedsm.server.checkpoint import Checkpoints
+from tests.helpers.attack_jobs import LEAD
 from tests.helpers.federation import Federation, failing, in_round, results_of
 from tests.helpers.plain_loop import algorithm_1, largest_difference
 from tests.helpers.small_jobs import SITES, small_settings
@@ -83,6 +84,22 @@ def test_after_all_attempts_the_job_stops_with_its_checkpoint_and_goes_on_from_i
     assert resumed.panic is None
     assert_equal(resumed, data_root, settings)
     assert accepted_of(resumed) == [(r, s) for r in (1, 2, 3) for s in SITES]
+
+
+def test_a_job_that_fails_before_its_first_checkpoint_says_that_it_may_start_again(tmp_path, data_root):
+    """Sites were silent when it registered: it may go on, and then there is nothing to go on from."""
+
+    def fault(site, task, shareable, work):
+        return work() if site.name == "site-1" else None
+
+    settings = small_settings(rounds=1, round_timeout=4, round_retries=0)
+    stopped = Federation(tmp_path, data_root, settings, SITES, fault=fault, job_id="job-1", submitter=LEAD).run()
+    assert "registration: 1 of 3 sites gave a good answer" in stopped.panic
+    again = Federation(tmp_path, data_root, small_settings(), SITES, "job:job-1", job_id="job-2", submitter=LEAD).run()
+    assert again.panic == "the server keeps no checkpoint of job job-1; start the run again"
+    for federation, key in ((stopped, "can_go_on"), (again, "no_checkpoint")):
+        last = json.loads((federation.run_folder / "progress.jsonl").read_text().splitlines()[-1])
+        assert last["event"] == "failed" and last[key] is True
 
 
 def test_a_registration_and_an_evaluation_with_too_few_are_tried_again(tmp_path, data_root):
