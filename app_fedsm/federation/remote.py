@@ -39,6 +39,7 @@ from fedsm.server.resume import check_rounds_kept
 if TYPE_CHECKING:
     from nvflare.fuel.flare_api.flare_api import Session
 
+_ASKED_TOO_EARLY = "no app command func"  # FLARE's word for a job that was asked for its progress before it had begun
 _DEAD_PROCESS = ("FINISHED:EXECUTION_EXCEPTION", "FINISHED:ABNORMAL")
 STOP_SECONDS = 3 * PATIENCE  # the server waits for an answer of each site, also of one that was just killed
 _NOTED = ("job_id", "kit", "settings", "sites", "byoc", "resources", "earlier")  # in run.json
@@ -349,7 +350,7 @@ def reason_of(progress: Path, log: Path, meta: dict) -> str:
     status = str(meta.get("status"))
     history = [str(line) for line in meta.get("schedule_history") or []] if "SCHEDULE" in status else []
     written = log.read_text(errors="replace").splitlines() if log.is_file() else []
-    errors = [line for line in written if " - ERROR - " in line]
+    errors = [line for line in written if " - ERROR - " in line and _ASKED_TOO_EARLY not in line]
     last = [" ".join(line.split())[:300] for line in errors[-1:]]
     why = refusals(meta) or history[-1:] or last
     return "; ".join([f"FLARE says {status}", *why, f"see {log}"])

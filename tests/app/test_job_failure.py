@@ -7,6 +7,7 @@ import pytest
 
 from app_fedsm.cli.main import main
 from app_fedsm.federation.failure import failure_of
+from app_fedsm.federation.remote import reason_of
 
 LOG = """2026-11-18 11:00:35 - ServerRunner - INFO - got result from client site-1
 2026-11-18 11:00:35 - ServerRunner - ERROR - [run=1] - Aborting current RUN due to FATAL_SYSTEM_ERROR received: no data
@@ -103,3 +104,11 @@ def test_status_says_what_to_do_after_the_leads_machine_was_closed(
     assert capsys.readouterr().out.splitlines()[-1] == last_line.format(tmp_path)
     assert main(["status", str(tmp_path), "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["data"]["command"] in last_line.format(tmp_path)
+
+
+def test_a_question_that_came_too_early_is_no_reason(tmp_path):
+    """FLARE logs it as an error; the process of the job was killed."""
+    (tmp_path / "log").write_text("t - AppCommandProcessor - ERROR - no app command func for topic fedsm.progress\n")
+    assert reason_of(tmp_path / "none", tmp_path / "log", {"status": FAILED}) == (
+        f"FLARE says {FAILED}; see {tmp_path / 'log'}"
+    )
