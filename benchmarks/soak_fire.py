@@ -10,7 +10,6 @@ import psutil
 
 from app_fedsm.federation.poc import SERVER, Poc
 from benchmarks.process import say
-from fedsm.core.errors import UserError
 
 VICTIMS = ("server", "server's job", "site", "site's job", "trainer")
 JOB, SERVER_JOB, TRAINER = "worker_process", "runner_process", "trainer_process"  # in command lines
@@ -73,8 +72,8 @@ class Fire:
             try:
                 self._poc.start()
                 return
-            except UserError as e:
-                say(f"starting again: {e}")
+            except Exception as e:  # a server that is just starting may answer with any of FLARE's errors
+                say(f"starting again: {type(e).__name__}: {e}")
                 time.sleep(5)
 
 

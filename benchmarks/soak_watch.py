@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 from pathlib import Path
 
@@ -107,9 +108,10 @@ def trainers_of(poc: Poc) -> list[psutil.Process]:
 def _size(folder: Path) -> int:
     """Bytes on the disk; what is removed meanwhile does not count."""
     total = 0
-    for path in folder.rglob("*") if folder.exists() else ():
-        with contextlib.suppress(OSError):
-            total += 0 if path.is_symlink() else path.lstat().st_blocks * 512
+    for parent, _, names in os.walk(folder):  # it passes over folders that have gone
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(parent, name)).st_blocks * 512
     return total
 
 
