@@ -115,6 +115,9 @@ class RunStatus(JobStatus):
     """With RUN: how far that run is."""
 
     run: str = Field(description="The run's folder.")
+    command: str | None = Field(
+        default=None, description="What to do next with a run of a federation whose result is not here yet."
+    )
 
 
 class ServerStatus(Described):

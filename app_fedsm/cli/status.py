@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app_fedsm.cli.run_documents import JobStatus, RunStatus, ServerStatus
+from app_fedsm.runs.hints import paste
 from app_fedsm.runs.run_folder import PROGRESS, RESULTS, events_of, is_federation
 from fedsm.core.errors import UserError
 from fedsm.core.plain_json import reading
@@ -84,6 +85,23 @@ def describe(job: JobStatus) -> str:
     return f"{line}: {job.reason}" if job.reason else line
 
 
+_NEXT = {  # how it stands with a job whose result is not here -> the command, and what it does
+    "finished": ("fetch", "downloads its result"), "failed": ("resume", "goes on from its last checkpoint"),
+    "ended": ("resume", "goes on from its last checkpoint"), "lost": ("resume", "goes on from its last checkpoint"),
+}  # fmt: skip
+
+
+def describe_run(run: RunStatus) -> str:
+    """A run's job in a line, and in a second one what to do next."""
+    if run.command is None:
+        return describe(run)
+    return f"{describe(run)}\n`{run.command}` {_next(run.state)[1]}"
+
+
+def _next(state: str) -> tuple[str, str]:
+    return _NEXT.get(state, ("fetch", "follows it to its end"))
+
+
 def describe_server(status: ServerStatus) -> str:
     """A server in a line, and a line for each of its jobs."""
     sites = ", ".join(status.connected) or "none"
@@ -129,7 +147,9 @@ def of_run(out: Path) -> RunStatus:
 
     run, job = {"run": str(out.resolve())}, remote.load_job(out) if is_federation(out) else None
     if job and not (out / RESULTS).is_file():
-        return RunStatus.model_validate(of_job(remote.login_of(job), job["job_id"]).model_dump() | run)
+        status = of_job(remote.login_of(job), job["job_id"])
+        command = paste("fedsm", _next(status.state)[0], out)
+        return RunStatus.model_validate(status.model_dump() | run | {"command": command})
     with reading(out / PROGRESS, "the run itself may be sound: `fedsm report` and `fedsm resume` do not need it"):
         return RunStatus.model_validate(progress(events_of(out)) | {"job_id": job and job["job_id"]} | run)
 

@@ -39,7 +39,7 @@ from fedsm.flare.submitter import submitter_of
 from fedsm.flare.task_runner import GO_ON, TooFewAnswers
 from fedsm.nets import build_unet
 from fedsm.server.checkpoint import FOLDER, Checkpoints
-from fedsm.server.checkpoint_dirs import checkpoint_dir, checkpoints_of, hand_over, remove_earlier
+from fedsm.server.checkpoint_dirs import NoCheckpoint, checkpoint_dir, checkpoints_of, hand_over, remove_earlier
 from fedsm.server.checks import most_message
 from fedsm.server.memory import return_freed_memory
 from fedsm.server.outcome import measurements, write_results, write_super_model
@@ -119,17 +119,19 @@ class FedSMController(Controller):
             if not run.stopped:
                 self._finish(run)
         except TooFewAnswers as e:
-            self._stop(str(e), fl_ctx, e.can_go_on)
+            self._stop(str(e), fl_ctx, can_go_on=e.can_go_on)
+        except NoCheckpoint as e:
+            self._stop(str(e), fl_ctx, no_checkpoint=True)
         except UserError as e:
             self._stop(str(e), fl_ctx)
         except (OSError, SafetensorError) as e:
             full = UserError(f"nothing can be written to {self._folder} ({e})", remedy=f"make room, then {GO_ON}")
             self._stop(str(full), fl_ctx)
 
-    def _stop(self, reason: str, fl_ctx: FLContext, can_go_on: bool = False) -> None:
-        """Ends the job; `can_go_on`: it may go on from its last checkpoint as it is."""
+    def _stop(self, reason: str, fl_ctx: FLContext, **why: bool) -> None:
+        """Ends the job; `can_go_on`: it may go on from its last checkpoint as it is; `no_checkpoint`: there is none."""
         with contextlib.suppress(OSError):  # it may be the disk that is full
-            self._progress.tell("failed", reason=reason, can_go_on=can_go_on)
+            self._progress.tell("failed", reason=reason, **({"can_go_on": False} | why))
         self.system_panic(reason, fl_ctx)
 
     def process_result_of_unknown_task(

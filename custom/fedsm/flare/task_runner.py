@@ -137,5 +137,5 @@ def _too_few(spec: TaskSpec, results: TaskResults) -> TooFewAnswers:
         remedy=remedy,
     )
     silent = results.missing.keys() - results.refused.keys()
-    error.can_go_on = spec.number > 0 and len(results.accepted) + len(silent) >= spec.needed
+    error.can_go_on = len(results.accepted) + len(silent) >= spec.needed
     return error
