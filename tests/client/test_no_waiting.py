@@ -75,10 +75,10 @@ def watched(monkeypatch) -> list[int]:
     """The pass over a round's batches fails where it waits; its steps are counted."""
     steps = []
 
-    def walk(*given):
+    def walk(*given, **more):
         *rest, before = given
         with no_waiting():
-            return training_pass.train_on(*rest, lambda step: (steps.append(1), before(step)))
+            return training_pass.train_on(*rest, lambda step: (steps.append(1), before(step)), **more)
 
     monkeypatch.setattr(site_trainer, "train_on", walk)
     return steps
