@@ -9,7 +9,7 @@ import psutil
 import pytest
 import torch
 
-from fedsm.client import device_link
+from fedsm.client import device_link, site_trainer
 from fedsm.client.batch_parts import part_of
 from fedsm.client.device_plan import plan_of
 from fedsm.client.devices import site_devices
@@ -28,6 +28,7 @@ from tests.helpers.small_site import CPU, Line, beside_global
 from tests.helpers.trainer_site import SITE, payload_of, place_of
 
 SAME = 1e-5
+CUDA = torch.device("cuda", 0)
 # Every way in which images reach a network through `Learner.descend`, with a penalty, and every ingredient of the loss.
 TRACKS = "{global: {kind: fedprox, mu: 0.1}, personal: {kind: ditto, prox: 0.1}, selector: {kind: selector_fedavg}}"
 AUGMENT = "task.augment={flip: horizontal, rotate: 15, intensity: 0.1}"
@@ -76,6 +77,7 @@ def test_devices_of_a_site(tmp_path, monkeypatch):
         ("device: cpu\ndevices: [0, 1]\n", "`devices` lists GPUs, and `device` is cpu"),
         ("device: cuda:1\ndevices: 2\n", "device 'cuda:1' and `devices` are both set"),
         ("device: cpu\ndevices: 2\ntrainer: inside\n", "several `devices` need a process of their own"),
+        ("devices: [2, 5]\ndp: {epsilon: 1, delta: 0.1}\n", "draws its batches and its noise in one process"),
         ("device: cpu\ndevices: 2\ndp: {epsilon: 1, delta: 0.1}\n", "draws its batches and its noise in one process"),
     ],
 )
@@ -147,6 +149,15 @@ def test_what_several_devices_cannot_train(overrides, words):
 def test_gradient_kinds_are_refused_before_images_are_read(tmp_path, data_root):
     with pytest.raises(UserError, match="'selector_gradient'"):
         trainer_of(job(selector="gradient"), tmp_path, Path("/nowhere"), 2)
+
+
+def test_the_oldest_gpu_decides_in_what_all_train(tmp_path, monkeypatch):
+    settings, site = small_settings(), replace(load(tmp_path, "device: cpu\n"), devices=(CUDA, torch.device("cuda", 1)))
+    for newest, oldest, dtype in (((9, 0), (8, 0), torch.bfloat16), ((9, 0), (7, 5), torch.float16)):
+        monkeypatch.setattr(
+            torch.cuda, "get_device_capability", lambda device, n=newest, o=oldest: n if device == CUDA else o
+        )
+        assert site_trainer._autocast(settings, site) == dtype
 
 
 @pytest.mark.process

@@ -222,6 +222,7 @@ class _Other:
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = self.process.wait(min(seconds, 1))
             ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            ended += ", as the kernel does when memory runs out" if code == -signal.SIGKILL else ""
             return _Failure(f"{self._name} {ended}", cause=code != 1)  # 1: another process was gone before it
         return None
 

@@ -212,6 +212,7 @@ class SiteFile(Settings):
     def _dp_alone(self) -> Self:
         if self.dp and self.compile:
             raise ValueError("`dp` looks at the gradient of each image, which compiled code does not have: compile: no")
-        if self.dp and self.devices not in (None, 1) and self.devices != [0]:
+        count = len(self.devices) if isinstance(self.devices, list) else self.devices or 1
+        if self.dp and count > 1:
             raise ValueError("`dp` draws its batches and its noise in one process: leave `devices` out")
         return self

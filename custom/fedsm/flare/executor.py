@@ -98,7 +98,7 @@ class FedSMExecutor(Executor):
                 site = load_site_settings(Path(location.local), Path(location.workspace), *location[2:])
             except UserError as e:
                 raise _Unready(e) from e
-            where = site.trainer or (INSIDE if simulated and len(site.devices) == 1 else PROCESS)
+            where = site.trainer or (INSIDE if simulated and len(site.devices) < 2 else PROCESS)
             devices = ", ".join(map(str, site.devices))
             self.log_info(
                 fl_ctx, f"site {name!r} computes on {devices} with {site.threads} CPU threads, trainer: {where}"
