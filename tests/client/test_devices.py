@@ -180,6 +180,29 @@ def test_two_processes_give_the_weights_of_one(tmp_path, data_root):
         two.others.end()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"method": "scaffold"}, {"method": "fedsm-ensemble"}, {"method": "fedsm-extra"},
+        {"personal": "finetune", "selector": "statistics"}, {"personal": "fedbn", "selector": "fedavg"},
+    ],
+)  # fmt: skip
+def test_other_kinds_give_the_same_with_two_processes(given, tmp_path, data_root):
+    """Not compared: SCAFFOLD's controls, which are differences of weights times 1 / (steps * learning rate)."""
+    settings = job(**given)
+    one, two = (trainer_of(settings, tmp_path / str(count), data_root, count) for count in (1, 2))
+    try:
+        for number in (1, 2):
+            alone, split = (t.train(number, payload_of(settings, number))[0] for t in (one, two))
+            nets = {n: {k: v for k, v in group.items() if not k.startswith("control")} for n, group in alone.items()}
+            assert far(nets, split) < SAME
+        own, other = ({n: t.learner.net.state_dict() for n, t in s.tracks.items() if not t.sums} for s in (one, two))
+        assert far(own, other) < SAME, "also those that do not travel"
+    finally:
+        two.others.end()
+
+
 SAYS = """
 import json, struct, sys, socket
 sock = socket.socket(fileno=int(sys.argv[-1]))

@@ -58,7 +58,7 @@ class DeviceGroup:
         self._cuda = device.type == "cuda"
         self._group: Any
         try:
-            store = dist.FileStore(str(meeting), count)
+            store = dist.FileStore(str(meeting), count)  # type: ignore[attr-defined]
             store.set_timeout(wait)
             if self._cuda:
                 os.environ["NCCL_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"

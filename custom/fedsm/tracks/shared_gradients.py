@@ -46,7 +46,7 @@ class SharedGradients:
         gradients = [p.grad for p in parameters if p.grad is not None]
         flat = torch.cat([g.reshape(-1) for g in gradients])
         self._add_up(flat)
-        sums = flat.split([g.numel() for g in gradients])
+        sums = flat.split([g.numel() for g in gradients])  # type: ignore[no-untyped-call]
         torch._foreach_copy_(gradients, [s.view_as(g) for s, g in zip(sums, gradients, strict=True)])
 
 
