@@ -8,11 +8,10 @@ import torch
 from fedsm.client import compiler, site_trainer
 from fedsm.client.compiler import check_compiler_there, prepare_compiler
 from fedsm.client.site_settings import load_site_settings
-from fedsm.client.site_trainer import SiteTrainer
 from fedsm.core.errors import UserError
-from tests.helpers.small_jobs import SITES, small_settings
+from tests.helpers.small_jobs import small_settings
 from tests.helpers.small_site import CPU
-from tests.helpers.trainer_site import SITE, payload_of, place_of
+from tests.helpers.trainer_site import furthest, make_trainer, payload_of
 
 SAME = 1e-4  # of weights that Adam has moved by 1e-3 a step; seen: see the last test
 
@@ -70,15 +69,7 @@ def test_a_compiler_that_does_not_work(broken, tmp_path):
 def test_it_is_tried_before_images_are_read(broken, tmp_path, data_root, monkeypatch):
     monkeypatch.setattr(site_trainer, "load_site", lambda *args: pytest.fail("images were read"))
     with pytest.raises(UserError, match="does not work"):
-        trainer_of(small_settings(), tmp_path, data_root, compile="true")
-
-
-def trainer_of(settings, folder: Path, data_root: Path, **own) -> SiteTrainer:
-    place = place_of(folder, data_root)
-    file = Path(place.local) / "fedsm_site.yaml"
-    file.write_text(file.read_text() + "".join(f"{key}: {value}\n" for key, value in own.items()))
-    site = load_site_settings(Path(place.local), Path(place.workspace), SITE, 1)
-    return SiteTrainer(settings, site, SITE, SITES.index(SITE), SITES, "0123456789ab")
+        make_trainer(small_settings(), tmp_path, data_root, compile=True)
 
 
 @pytest.mark.slow
@@ -88,13 +79,13 @@ def test_compiled_rounds_are_the_same_rounds(tmp_path, data_root, monkeypatch):
 
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
     settings = small_settings(selector="statistics", rounds=4, overrides=["local_epochs=2"])
-    plain = trainer_of(settings, tmp_path / "plain", data_root)
-    fast = trainer_of(settings, tmp_path / "compiled", data_root, compile="true")
+    plain = make_trainer(settings, tmp_path / "plain", data_root)
+    fast = make_trainer(settings, tmp_path / "compiled", data_root, compile=True)
     graphs = []
     for number in (1, 2):
         one, other = (t.train(number, payload_of(settings, number)) for t in (plain, fast))
         graphs.append(counters["stats"]["unique_graphs"])
-        far = max((v - other[0][n][k]).abs().max().item() for n, group in one[0].items() for k, v in group.items())
+        far = furthest(one[0], other[0])
         assert 0 < far < SAME and one[2] == pytest.approx(other[2], abs=1e-4), far
         assert one[0]["global"].keys() == other[0]["global"].keys()
     assert graphs == [2, 2], "that of the trial, and that of the U-Nets"

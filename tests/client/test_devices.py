@@ -15,7 +15,6 @@ from fedsm.client.device_plan import plan_of
 from fedsm.client.devices import site_devices
 from fedsm.client.gpu_failures import GpuFailure
 from fedsm.client.site_settings import load_site_settings
-from fedsm.client.site_trainer import SiteTrainer
 from fedsm.client.training_pass import Step
 from fedsm.client.work import Aborted
 from fedsm.core.errors import UserError
@@ -25,7 +24,7 @@ from fedsm.tracks.learner import Learner
 from fedsm.tracks.shared_gradients import SharedGradients, check_shareable
 from tests.helpers.small_jobs import SITES, small_settings
 from tests.helpers.small_site import CPU, Line, beside_global
-from tests.helpers.trainer_site import SITE, payload_of, place_of
+from tests.helpers.trainer_site import SITE, furthest, make_trainer, payload_of
 
 SAME = 1e-5
 CUDA = torch.device("cuda", 0)
@@ -44,16 +43,8 @@ def load(folder: Path, text: str):
     return load_site_settings(folder, folder, "a", fair_share=3)
 
 
-def trainer_of(settings, folder: Path, data_root: Path, devices: int) -> SiteTrainer:
-    place = place_of(folder, data_root)
-    file = Path(place.local) / "fedsm_site.yaml"
-    file.write_text(file.read_text() + f"device: cpu\ndevices: {devices}\n")
-    own = load_site_settings(Path(place.local), Path(place.workspace), SITE, 1)
-    return SiteTrainer(settings, own, SITE, SITES.index(SITE), SITES, "0123456789ab")
-
-
-def far(a: dict, b: dict) -> float:
-    return max((v - b[name][key]).abs().max().item() for name, group in a.items() for key, v in group.items())
+def trainer_of(settings, folder: Path, data_root: Path, devices: int):
+    return make_trainer(settings, folder, data_root, device="cpu", devices=devices)
 
 
 def test_devices_of_a_site(tmp_path, monkeypatch):
@@ -169,7 +160,7 @@ def test_two_processes_give_the_weights_of_one(tmp_path, data_root):
     try:
         for number in (1, 2):
             alone, split = (t.train(number, payload_of(settings, number)) for t in (one, two))
-            assert far(alone[0], split[0]) < SAME
+            assert furthest(alone[0], split[0]) < SAME
             assert alone[2] == pytest.approx(split[2], abs=SAME)
             assert max(v.abs().max() for group in alone[0].values() for v in group.values()) > 100 * SAME
             (pid,) = two.others.pids
@@ -196,9 +187,9 @@ def test_other_kinds_give_the_same_with_two_processes(given, tmp_path, data_root
         for number in (1, 2):
             alone, split = (t.train(number, payload_of(settings, number))[0] for t in (one, two))
             nets = {n: {k: v for k, v in group.items() if not k.startswith("control")} for n, group in alone.items()}
-            assert far(nets, split) < SAME
+            assert furthest(nets, split) < SAME
         own, other = ({n: t.learner.net.state_dict() for n, t in s.tracks.items() if not t.sums} for s in (one, two))
-        assert far(own, other) < SAME, "also those that do not travel"
+        assert furthest(own, other) < SAME, "also those that do not travel"
     finally:
         two.others.end()
 

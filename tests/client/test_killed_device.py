@@ -7,13 +7,25 @@ from pathlib import Path
 import psutil
 import pytest
 
+from fedsm.client.gpu_failures import GpuFailure
 from fedsm.client.workers import build_worker
 from fedsm.core.errors import UserError
 from fedsm.core.task_names import TRAIN
-from tests.client.test_devices import SAME, far
-from tests.helpers.trainer_site import GO_ON, faulty, link_to, meta_of, payload_of, place_of, small_job, when_it_trains
+from tests.helpers.trainer_site import (
+    GO_ON,
+    faulty,
+    furthest,
+    link_to,
+    make_trainer,
+    meta_of,
+    payload_of,
+    place_of,
+    small_job,
+    when_it_trains,
+)
 
 SETTINGS = small_job(selector="statistics")
+SAME = 1e-5
 GONE = 600  # seconds at most
 
 
@@ -27,6 +39,31 @@ def others(pid: int) -> list[psutil.Process]:
 
 
 @pytest.mark.process
+def test_kill_9_of_a_device_process_is_reported_and_the_next_round_goes_on_from_disk(tmp_path, data_root):
+    two, one = (
+        make_trainer(SETTINGS, tmp_path / str(count), data_root, device="cpu", devices=count) for count in (2, 1)
+    )
+    for trainer in (two, one):
+        trainer.train(1, payload_of(SETTINGS, 1))
+    victim = two.others._others[0].process
+
+    def kills() -> bool:
+        """Before the first batch: the other process is in its own step by then, or on its way there."""
+        victim.kill()
+        victim.wait(GONE)
+        return False
+
+    try:
+        with pytest.raises(GpuFailure, match=r"device process 2 of 2 \(cpu\) was ended by SIGKILL"):
+            two.train(2, payload_of(SETTINGS, 2), kills)
+        assert not psutil.pid_exists(victim.pid) and two.others.pids == []
+        third, alone = (t.train(3, payload_of(SETTINGS, 3))[0] for t in (two, one))
+        assert furthest(alone, third) < SAME
+    finally:
+        two.others.end()
+
+
+@pytest.mark.slow
 def test_a_killed_device_process_costs_one_round_and_leaves_no_orphan(tmp_path, data_root):
     mark, place = tmp_path / "trains", place_of(tmp_path / "two", data_root)
     file = Path(place.local) / "fedsm_site.yaml"
@@ -48,4 +85,4 @@ def test_a_killed_device_process_costs_one_round_and_leaves_no_orphan(tmp_path, 
 
     undisturbed = build_worker(place_of(tmp_path / "one", data_root), TRAIN, meta_of(SETTINGS, 1))
     train(undisturbed, 1)
-    assert far(train(undisturbed, 3).tracks, third.tracks) < SAME
+    assert furthest(train(undisturbed, 3).tracks, third.tracks) < SAME
