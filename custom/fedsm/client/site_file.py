@@ -139,8 +139,8 @@ class SiteFile(Settings):
     )
     compile: Switch = Field(
         default=False,
-        description="Whether torch.compile makes code for the steps of the U-Nets. The first round takes minutes"
-        " longer. Needs a C++ compiler on the machine.",
+        description="Whether torch.compile makes code for the steps of the U-Nets. The first round takes"
+        " longer, by up to minutes. Needs a C++ compiler on the machine.",
     )
     streams: Switch = Field(
         default=False,
