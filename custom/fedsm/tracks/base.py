@@ -57,6 +57,7 @@ class SiteContext:
         tracks: all client halves of the site, by name, in the order in which a batch steps them.
         rate_factor: the schedule's factor on the learning rate of the U-Nets in this round; see `tracks/schedule.py`.
         autocast: what networks are trained in; None: float32. See `tracks/precision.py`.
+        compiled: whether steps of U-Nets run compiled code. See `tracks/compiled.py`.
     """
 
     index: int
@@ -66,6 +67,7 @@ class SiteContext:
     tracks: dict[str, ClientTrack] = field(default_factory=dict)
     rate_factor: float = 1.0
     autocast: torch.dtype | None = None
+    compiled: bool = False
 
 
 class ClientTrack:
@@ -78,8 +80,11 @@ class ClientTrack:
     """
 
     sums: ClassVar[bool] = False  # whether it sends sums over images instead of changes of a network
-    # Whether images reach its network through `Learner.descend` alone, whose gradients a site can make private.
+    # Whether images reach its network through `Learner.descend` alone, whose gradients a site can make private, and
+    # whose batches it can split over several devices.
     private: ClassVar[bool] = False
+    # Whether a step looks at networks that other tracks are changing: then it cannot run beside theirs.
+    reads_others: ClassVar[bool] = False
 
     def __init__(self, settings: JobSettings, options: Mapping[str, Any], site: SiteContext):
         self.settings = settings

@@ -40,7 +40,7 @@ class PersonalNetwork:
     def __init__(
         self, net: nn.Module, lr: float, settings: JobSettings, site: SiteContext, autocast: torch.dtype | None = None
     ):
-        self.learner = Learner(net, lr, site.device, autocast, lambda: site.rate_factor)
+        self.learner = Learner(net, lr, site.device, autocast, lambda: site.rate_factor, site.compiled)
         self.best: Tensors = {}
         self.best_score = -1.0
         self._momentum = settings.ema
