@@ -33,7 +33,7 @@ from pathlib import Path
 
 from nvflare.fuel.f3.streaming import stream_utils
 
-_LOADED = (
+LOADED = (
     "nvflare.private.fed.app.simulator.simulator_worker", "fedsm.flare.executor", "fedsm.client.workers",
     "torch._dynamo",  # which the first optimizer of a process loads
 )  # fmt: skip
@@ -94,13 +94,14 @@ class ForkServer:
 
     Args:
         environment: of the process.
+        loaded: the modules that it loads.
     """
 
-    def __init__(self, environment: Mapping[str, str]):
+    def __init__(self, environment: Mapping[str, str], loaded: Sequence[str] = LOADED):
         self._lock = threading.Lock()
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            command = [sys.executable, "-m", __name__]
+            command = [sys.executable, "-m", __name__, *loaded]
             self.process = subprocess.Popen(command, stdin=theirs, env=environment, start_new_session=True)
 
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> Forked:
@@ -169,7 +170,7 @@ def main() -> None:
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)  # the workers' stdin
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how they ended
-    for name in _LOADED:
+    for name in sys.argv[1:]:
         importlib.import_module(name)
     if threading.active_count() == 1:
         gc.collect()
