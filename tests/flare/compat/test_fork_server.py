@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from nvflare.fuel.f3.streaming import stream_utils
 from nvflare.private.fed.app.simulator import simulator_runner
@@ -42,7 +43,7 @@ if "stay" in sys.argv:
 def server(tmp_path):
     (tmp_path / "probe.py").write_text(PROBE)
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-    server = ForkServer(environment, loaded=["csv"])
+    server = ForkServer(environment, tmp_path, loaded=["csv"])
     yield server
     server._socket.close()
     assert server.process.wait(60) == 0, "it ends with its simulator"
@@ -82,6 +83,7 @@ def test_a_fork_is_ended_as_a_process_is(tmp_path, server):
     worker = start(server, tmp_path, "a", "stay")
     said(tmp_path, "a")
     assert worker.poll() is None
+    assert str(tmp_path) in psutil.Process(worker.pid).cmdline(), "so that it can be found and ended"
     with pytest.raises(subprocess.TimeoutExpired):
         worker.wait(0.01)
     worker.terminate()
@@ -135,7 +137,16 @@ def test_a_worker_is_started_for_a_site_that_has_a_task(hurried):
     assert chosen(clients, None).client_name == "site-5"
     simulator.WAITING.close()
     assert chosen(clients, None).client_name == "site-1", "no task for a while: the next one hears of the job's end"
+
+
+def test_with_a_thread_for_each_site_nothing_is_changed(hurried):
+    _, chosen = hurried
+    simulator.WAITING.open(["site-4"])
+    runner = sys.modules[simulator._RUNNER]
     assert chosen(Clients(threads=5), None).client_name == "site-1"
+    assert not runner.time.short and not runner.subprocess.forks
+    assert chosen(Clients(threads=2), None).client_name == "site-4"
+    assert runner.time.short and runner.subprocess.forks == can_fork()
 
 
 def test_it_waits_for_the_next_task(hurried, monkeypatch):

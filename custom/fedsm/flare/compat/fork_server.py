@@ -94,14 +94,15 @@ class ForkServer:
 
     Args:
         environment: of the process.
+        workspace: the simulator's; it stands in the command line, which the workers share, so that they can be found.
         loaded: the modules that it loads.
     """
 
-    def __init__(self, environment: Mapping[str, str], loaded: Sequence[str] = LOADED):
+    def __init__(self, environment: Mapping[str, str], workspace: Path, loaded: Sequence[str] = LOADED):
         self._lock = threading.Lock()
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            command = [sys.executable, "-m", __name__, *loaded]
+            command = [sys.executable, "-m", __name__, str(workspace), *loaded]
             self.process = subprocess.Popen(command, stdin=theirs, env=environment, start_new_session=True)
 
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> Forked:
@@ -170,7 +171,7 @@ def main() -> None:
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)  # the workers' stdin
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how they ended
-    for name in sys.argv[1:]:
+    for name in sys.argv[2:]:
         importlib.import_module(name)
     if threading.active_count() == 1:
         gc.collect()

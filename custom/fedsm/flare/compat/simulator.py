@@ -5,6 +5,8 @@ for work that may take one. It starts one for the next site in turn, whether the
 asks three times and ends, so a round in which a quarter of the sites is asked costs as many processes as one with all.
 And between two processes it sleeps for two seconds.
 
+With as many threads as sites nothing is changed: each site has one process for the whole run.
+
 Here a worker is a fork of a process that has loaded all that (`fork_server.py`), it is started for a site that has a
 task, and the pauses are short. What a worker does, and in which order sites are asked, is FLARE's.
 """
@@ -68,9 +70,13 @@ def hurry() -> None:
     if runner is None or getattr(runner, "fedsm_hurried", False):
         return
     chosen = runner.SimulatorClientRunner.get_next_run_client
+    pauses, processes = _Pauses(), _Processes()
 
     def next_client(self: Any, gpu: str | None) -> Any:
-        if WAITING.used and self.args.threads < len(self.federated_clients):
+        """What a thread asks first, before its first pause and process."""
+        fewer = self.args.threads < len(self.federated_clients)
+        pauses.short, processes.forks = fewer, fewer and can_fork()
+        if fewer and WAITING.used:
             free = [client for client in self.federated_clients if not client.simulate_running]
             waiting = WAITING.any_of((client.client_name for client in free), _NO_TASK)
             count = len(self.federated_clients)
@@ -83,31 +89,31 @@ def hurry() -> None:
         return chosen(self, gpu)
 
     runner.SimulatorClientRunner.get_next_run_client = next_client
-    runner.time = _Hurried()
-    if can_fork():
-        runner.subprocess = _Forking()
+    runner.time, runner.subprocess = pauses, processes
     runner.fedsm_hurried = True
 
 
-class _Hurried(ModuleType):
-    """The module `time` with short pauses, for polling."""
+class _Pauses(ModuleType):
+    """The module `time`, with short pauses between two looks if `short`."""
 
     def __init__(self) -> None:
         super().__init__("time")
+        self.short = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(time, name)
 
     def sleep(self, seconds: float) -> None:
         """At most a short pause."""
-        time.sleep(min(seconds, _LONGEST_PAUSE))
+        time.sleep(min(seconds, _LONGEST_PAUSE) if self.short else seconds)
 
 
-class _Forking(ModuleType):
-    """The module `subprocess`, in which the simulator's workers are forks."""
+class _Processes(ModuleType):
+    """The module `subprocess`, in which the simulator's workers are forks if `forks`."""
 
     def __init__(self) -> None:
         super().__init__("subprocess")
+        self.forks = False
         self._lock = threading.Lock()
         self._server: ForkServer | None = None
 
@@ -117,10 +123,10 @@ class _Forking(ModuleType):
     def Popen(self, command: list[str], **options: Any) -> subprocess.Popen | Forked:  # noqa: N802
         """As `subprocess.Popen`. Jobs that bring code of their own get new processes: each may have other code."""
         environment = options.get("env")
-        if command[1:3] == ["-m", _WORKER] and environment and not _brings_code(command):
+        if self.forks and command[1:3] == ["-m", _WORKER] and environment and not _brings_code(command):
             try:
                 with self._lock:
-                    self._server = self._server or ForkServer(environment)
+                    self._server = self._server or ForkServer(environment, _site_folder(command).parent)
                 return self._server.start(command, environment)
             except (OSError, ValueError):
                 pass  # as without us
@@ -129,4 +135,9 @@ class _Forking(ModuleType):
 
 def _brings_code(command: list[str]) -> bool:
     """Whether the job has Python code for this worker's site: in FLARE's place for it, below the site's workspace."""
-    return any(Path(command[command.index("-o") + 1]).glob("*/app_*/custom/**/*.py"))
+    return any(_site_folder(command).glob("*/app_*/custom/**/*.py"))
+
+
+def _site_folder(command: list[str]) -> Path:
+    """The site's folder in the simulator's workspace, from a worker's command."""
+    return Path(command[command.index("-o") + 1])
