@@ -12,7 +12,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import aggregation, data_loading, memory, prediction, round_time, rules, serving, startup, wire
+from benchmarks import (
+    aggregation,
+    data_loading,
+    many_sites,
+    memory,
+    prediction,
+    round_time,
+    rules,
+    serving,
+    startup,
+    wire,
+)
 from benchmarks.process import Failed, say
 from benchmarks.report import Outcome, save, table
 from benchmarks.simulator import Simulator
@@ -30,6 +41,7 @@ BENCHMARKS: dict[str, Callable[[Simulator], Outcome]] = {
     "round": round_time.measure,
     "memory": memory.measure,
     "wire": wire.measure,
+    "many_sites": many_sites.measure,
 }
 
 

@@ -43,7 +43,7 @@ def progress(events: list[dict]) -> dict[str, Any]:
     found |= {key: started[key] for key in ("sites", "rounds", "round")}
     found |= {kind: _notes(events, kind) for kind in ("refused", "warned")}
     if rows := [e for e in events if e["event"] == "round"]:
-        found |= {key: rows[-1][key] for key in ("round", "answered", "missing")}
+        found |= {key: rows[-1][key] for key in ("round", "answered", "missing")} | {"asked": rows[-1].get("asked")}
         found["quarantined"] = _resting(events, found["round"])
         scores: dict[str, float] = next((e["score"] for e in reversed(rows) if e["score"]), {})
         found["validation"] = [{"track": t, "measure": started["scores"][t], "value": v} for t, v in scores.items()]
@@ -118,7 +118,8 @@ def _progress_line(job: JobStatus) -> str:
     parts = [f"round {job.round} of {job.rounds} done"]
     if not job.answered:
         return ", ".join([*parts, f"{len(job.sites)} sites", *failed])
-    parts.append(f"{len(job.answered)} of {len(job.sites)} sites answered")
+    asked = f"{len(job.sites)} sites" if job.asked is None else f"{job.asked} sites that were asked"
+    parts.append(f"{len(job.answered)} of {asked} answered")
     parts += [f"{site} missing: {why}" for site, why in job.missing.items()]
     for kind, notes in (("refused", job.refused), ("warned", job.warned)):
         parts += [f"{note.site} {kind} {note.times} times (last: {note.last_reason})" for note in notes]

@@ -265,7 +265,7 @@ class SiteTrainer:
         if self._state_round == before - 1:
             return
         number, state = self._local.load(before)
-        if number == 0 and before > 1:
+        if number == 0 and before > 1 and self.settings.fraction == 1:  # otherwise it may not have been asked yet
             log.warning("site %r has no local state from before round %d: Adam starts afresh", self.name, before)
         for name, track in self.tracks.items():
             track.load_state(state.get(name, {}))

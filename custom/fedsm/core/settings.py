@@ -127,6 +127,11 @@ class JobSettings(Settings):
         le=1000,
         description="Good answers that a round needs. The default is the fewest that make a federation.",
     )
+    fraction: float = Field(
+        default=1.0, gt=0, le=1,
+        description="Part of the registered sites that is asked in each round, rounded up, and at least `min_sites`."
+        " Who is drawn follows from `seed` and the round, and everyone is drawn about equally often. 1: all of them.",
+    )  # fmt: skip
     round_timeout: Seconds = Field(
         default=3600, description="Seconds after which a round is closed with the sites that have answered."
     )

@@ -27,6 +27,7 @@ from fedsm.flare.artefacts import write_artefacts
 from fedsm.flare.compat import intake
 from fedsm.flare.compat.fatal_codes import take_fatal_codes_as_failures
 from fedsm.flare.compat.memory import job_cells, received_to_disk
+from fedsm.flare.compat.simulator import hurry
 from fedsm.flare.compat.site_events import guard_events
 from fedsm.flare.compat.tensors import enable_tensors
 from fedsm.flare.curves import check_receiver, send_earlier, send_validation
@@ -73,6 +74,7 @@ class FedSMController(Controller):
     ):
         super().__init__()
         guard_events()
+        hurry()
         self.from_round = from_round
         self.settings = settings
         self.aggregator_id = aggregator_id

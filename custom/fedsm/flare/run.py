@@ -11,6 +11,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.signal import Signal
 
+from fedsm.core.draw import draw, drawn_count
 from fedsm.core.errors import UserError
 from fedsm.core.settings import JobSettings
 from fedsm.core.tensors import Tensors
@@ -86,9 +87,14 @@ class Run:
         """The sites that can be given a task."""
         return [site for site in self.here if site in self.aggregator.registry.images]
 
-    def sites_to_train(self, number: int) -> list[str]:
-        """The sites that are asked to train in a round: those of `registered_here` that are not in quarantine."""
-        return [site for site in self.registered_here() if self.quarantine.until(site, number) is None]
+    def sites_to_train(self, number: int) -> tuple[list[str], list[str]]:
+        """The sites that are asked to train in a round, in index order, and the spare ones: of those of
+        `registered_here` that are not in quarantine all, or the job's `fraction`; see `core/draw.py`."""
+        here = self.registered_here()
+        resting = {site for site in here if self.quarantine.until(site, number) is not None}
+        count = drawn_count(self.job.fraction, self.job.min_sites, len(here))
+        asked, spare = draw(here, count, self.job.seed, number, resting)
+        return sorted(asked, key=here.index), spare
 
     def run_task(self, spec: TaskSpec) -> TaskResults:
         """Gives the sites a task; see `TaskRunner.run_task`."""

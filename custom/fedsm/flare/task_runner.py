@@ -67,7 +67,8 @@ class TaskRunner:
         With fewer than `needed` good answers, those that gave none are asked again. The good ones are merged already
         and stay: the round is not closed between attempts, so the models that go down are the same, no update is merged
         twice and none is lost. Silent sites have the full time again, because the job cannot go on without them. Sites
-        at which a person must act first are not asked again.
+        at which a person must act first are not asked again. Where there are spare sites (`fraction`), they are asked
+        in the place of those that gave no good answer, as far as they go round.
 
         Raises:
             TooFewAnswers: after all attempts, or no attempt could bring enough.
@@ -75,22 +76,31 @@ class TaskRunner:
         """
         results = self._aggregator.begin(spec)
         retries = self._job.round_retries if spec.needed else 0
-        asked = spec.sites
+        asked, spare = spec.sites, list(spec.spare)
+        silent: dict[str, str] = {}
         while True:
             results.attempts += 1
-            silent = self._ask(asked, spec, results)
+            results.asked += [site for site in asked if site not in results.asked]
+            silent = {s: r for s, r in silent.items() if s not in asked} | self._ask(asked, spec, results)
             if results.broken:
                 raise UserError(results.broken, remedy=GO_ON)
             results.missing = {s: r for s, r in (results.refused | silent).items() if s not in results.accepted}
             if self._abort_signal.triggered or len(results.accepted) >= spec.needed:
                 return results
-            asked = [site for site in spec.sites if site not in results.accepted and site not in results.unready]
+            asked, spare = self._next(results, spare, spec.needed - len(results.accepted))
             if results.attempts > retries or len(results.accepted) + len(asked) < spec.needed:
                 raise _too_few(spec, results)
             self._controller.log_warning(
                 self._fl_ctx, f"fedsm {spec.what}: {len(results.accepted)} of {spec.needed} answers, asking again"
             )
             self._pause(RETRY_PAUSE)
+
+    def _next(self, results: TaskResults, spare: list[str], short: int) -> tuple[list[str], list[str]]:
+        """Who is asked now that so many answers are missing, and which sites are spare after that."""
+        fresh, left = spare[:short], spare[short:]
+        again = [site for site in results.asked if site not in results.accepted and site not in results.unready]
+        chosen = set(fresh) if len(fresh) == short else {*fresh, *again}
+        return [site for site in self._aggregator.sites if site in chosen], left
 
     def _ask(self, sites: list[str], spec: TaskSpec, results: TaskResults) -> dict[str, str]:
         """One attempt; site -> why it was silent."""
@@ -132,7 +142,7 @@ def _too_few(spec: TaskSpec, results: TaskResults) -> TooFewAnswers:
     remedy = GO_ON + back if spec.number else "start the run again"
     times = f" after {results.attempts} attempts" if results.attempts > 1 else ""
     error = TooFewAnswers(
-        f"{spec.what}: {len(results.accepted)} of {len(spec.sites)} sites gave a good answer{times},"
+        f"{spec.what}: {len(results.accepted)} of {len(results.asked)} sites gave a good answer{times},"
         f" min_sites is {spec.needed} ({reasons})",
         remedy=remedy,
     )

@@ -14,7 +14,7 @@ from fedsm.selectors.policy import Policy
 from fedsm.server.checkpoint import Checkpoints
 from fedsm.server.memory import peak_bytes
 from fedsm.server.record import RunRecord
-from fedsm.server.update_loss import update_loss
+from fedsm.server.update_loss import noisy_rounds, update_loss
 from fedsm.super_model.artefact import save_super_model, versions
 from fedsm.tracks import lam_of
 from fedsm.tracks.base import DELIVER, ServerTrack
@@ -99,5 +99,5 @@ def write_results(folder: Path, job: JobSettings, record: RunRecord, summary: di
         },
     }
     if job.update_privacy:
-        results["update_privacy"] = update_loss(job.update_privacy, len(record.history))
+        results["update_privacy"] = update_loss(job.update_privacy, noisy_rounds(job, record.history))
     write_json(folder / "results.json", results | measured)

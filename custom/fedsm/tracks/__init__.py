@@ -24,6 +24,7 @@ from fedsm.tracks.fedbn import FedBNClient, FedBNServer
 from fedsm.tracks.fedprox import FedProxClient, FedProxOptions
 from fedsm.tracks.fedrep import FedRepClient, FedRepOptions, FedRepServer
 from fedsm.tracks.finetune import FineTuneClient, FineTuneOptions
+from fedsm.tracks.fraction import check_fraction
 from fedsm.tracks.local import LocalClient
 from fedsm.tracks.options import TrackOptions
 from fedsm.tracks.perfedavg import PerFedAvgClient, PerFedAvgOptions
@@ -225,6 +226,10 @@ def check_options(settings: JobSettings, n_sites: float = math.inf) -> None:
                 remedy="use a method that shares one network alone (fedavg or fedprox), or leave update_privacy out",
             )
     _check_rule(settings)
+    servers = {name: kind_of(name, spec).server for name, spec in settings.tracks.items()}
+    at_site = next((name for name, server in servers.items() if issubclass(server, SoftPullAtSiteServer)), None)
+    pulls = any(issubclass(server, SoftPullServer) for server in servers.values())
+    check_fraction(settings, n_sites, lam_of(settings) if pulls else None, at_site, _own_rounds(settings))
     if settings.update_privacy and settings.quarantine:
         raise UserError("quarantine judges single updates, which update_privacy hides", remedy="leave one of them out")
     if settings.personal_mix and "personal" not in settings.tracks:
@@ -321,13 +326,17 @@ def playing(tracks: dict[str, ServerTrack], number: int) -> list[str]:
     return [name for name in names if name in own] or names
 
 
+def _own_rounds(settings: JobSettings) -> int:
+    """The rounds at the end that a selector has to itself."""
+    return max((_options(n, spec).get("rounds", 0) for n, spec in settings.tracks.items()), default=0)
+
+
 def rate_factor_in(settings: JobSettings, number: int) -> float:
     """The schedule's factor on the learning rate of the U-Nets in a round.
 
     Its length is that of the networks' training: the rounds that a selector has to itself do not count.
     """
-    own = [_options(n, spec).get("rounds", 0) for n, spec in settings.tracks.items()]
-    rounds = settings.rounds - max(own, default=0)
+    rounds = settings.rounds - _own_rounds(settings)
     return rate_factor(settings.schedule, settings.warmup_rounds, min(number, rounds), rounds)
 
 

@@ -13,7 +13,8 @@ A run has three phases, and in each a track answers the same questions:
                                            send
 
 So a method needs no hook of its own: it does its part in the phase in which it has something to send or to receive. A
-site that did not answer a round is simply not given to `accept`; the docstring of each track says what that means.
+site that did not answer a round, or was not asked in it (`fraction`), is simply not given to `accept`; the docstring of
+each track says what that means.
 Only tracks that hold something for each site need to know when sites join or leave a run: see `Membership`.
 """
 
