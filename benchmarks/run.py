@@ -12,7 +12,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import aggregation, data_loading, memory, prediction, round_time, rules, serving, startup, wire
+from benchmarks import (
+    aggregation,
+    data_loading,
+    first_round,
+    memory,
+    prediction,
+    prediction_files,
+    round_time,
+    rules,
+    serving,
+    startup,
+    wire,
+)
 from benchmarks.process import Failed, say
 from benchmarks.report import Outcome, save, table
 from benchmarks.simulator import Simulator
@@ -22,10 +34,12 @@ RESULTS = Path(__file__).with_name("results.json")
 # In this order: the plain loop of `round` runs before and after the simulator's run that the next two share.
 BENCHMARKS: dict[str, Callable[[Simulator], Outcome]] = {
     "startup": startup.measure,
+    "first_round": first_round.measure,
     "aggregation": aggregation.measure,
     "rules": rules.measure,
     "data_loading": data_loading.measure,
     "prediction": prediction.measure,
+    "prediction_files": prediction_files.measure,
     "serving": serving.measure,
     "round": round_time.measure,
     "memory": memory.measure,
