@@ -15,9 +15,11 @@ from pathlib import Path
 from benchmarks import (
     aggregation,
     data_loading,
+    first_round,
     many_sites,
     memory,
     prediction,
+    prediction_files,
     round_time,
     rules,
     serving,
@@ -33,10 +35,12 @@ RESULTS = Path(__file__).with_name("results.json")
 # In this order: the plain loop of `round` runs before and after the simulator's run that the next two share.
 BENCHMARKS: dict[str, Callable[[Simulator], Outcome]] = {
     "startup": startup.measure,
+    "first_round": first_round.measure,
     "aggregation": aggregation.measure,
     "rules": rules.measure,
     "data_loading": data_loading.measure,
     "prediction": prediction.measure,
+    "prediction_files": prediction_files.measure,
     "serving": serving.measure,
     "round": round_time.measure,
     "memory": memory.measure,

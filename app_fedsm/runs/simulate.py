@@ -8,7 +8,6 @@ import os
 import re
 import shlex
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +18,7 @@ from tqdm import tqdm
 
 from app_fedsm.runs.progress import WITHOUT_ROUNDS, Tail, show, tick
 from app_fedsm.runs.run_folder import EARLIER, LOG, PROGRESS, RESULTS, RUN, collect, lock_folder, server_folder
+from app_fedsm.runs.simulator_process import MODULE, SimulatorProcess, end_processes
 from app_fedsm.runs.workspace import plain_path, prepare_workspace
 from app_fedsm.tracking import DEFAULT_TRACKING, Tracking
 from fedsm.client.site_file import CACHE_BUDGET
@@ -105,8 +105,6 @@ def simulate(
         SimulationFailed: it ended without results.
         KeyboardInterrupt: after all processes were stopped and the checkpoints were saved.
     """
-    from app_fedsm.recipes import FedSMRecipe  # here: importing FLARE's recipes takes seconds and reads sys.argv
-
     root, out = root.resolve(), out.resolve()
     cache = (cache or out / "cache").resolve()
     asked = {"data": str(root), "settings": settings.to_dict(), "threads": threads, "cache": str(cache)}
@@ -115,18 +113,19 @@ def simulate(
     workspace, log, results = out / "workspace", out / LOG, out / RESULTS
     if results.exists():
         os.replace(results, out / EARLIER)  # so that they are not taken for the new results
-    _fill_cache(settings, root, sites, cache)
-    print(f"{len(sites)} sites, {settings.rounds} rounds; FLARE's log: {log}", file=sys.stderr)
+    command = [str(out / "job" / name), "-c", ",".join(sites), "-t", str(threads), "-l", "full"]
     for attempt in range(1 + RESTARTS):
-        resume_from = str(out / FOLDER) if resume else ""
-        FedSMRecipe(name, settings=settings, resume_from=resume_from, track=tracking).export(str(out / "job"))
-        # Threads by the number of sites, not of those that run at once: sums in torch depend on the threads.
-        prepare_workspace(workspace, root, len(sites), out / "site_state", cache)
-        adapt(out / "job" / name, workspace)
-        command = [sys.executable, "-m", "nvflare.cli", "simulator", str(out / "job" / name)]
-        command += ["-c", ",".join(sites), "-t", str(threads), "-l", "full"]
-        with plain_path(workspace) as path:
-            failure = _run_once([*command, "-w", str(path)], out, settings.rounds)
+        with plain_path(workspace) as path, _started([*command, "-w", str(path)], out) as simulator:
+            # What follows is done while the simulator loads its libraries.
+            if attempt == 0:
+                _fill_cache(settings, root, sites, cache)
+                print(f"{len(sites)} sites, {settings.rounds} rounds; FLARE's log: {log}", file=sys.stderr)
+            _export(name, settings, str(out / FOLDER) if resume else "", tracking, out / "job")
+            # Threads by the number of sites, not of those that run at once: sums in torch depend on the threads.
+            prepare_workspace(workspace, root, len(sites), out / "site_state", cache)
+            adapt(out / "job" / name, workspace)
+            simulator.begin()
+            failure = _watch(simulator, server_folder(out) / PROGRESS, settings.rounds, log)
         if failure != _LOST or attempt == RESTARTS:
             break
         print("the simulator lost one of its sites; starting again from the last checkpoint", file=sys.stderr)
@@ -142,22 +141,24 @@ def _fill_cache(settings: JobSettings, root: Path, sites: list[str], cache: Path
         load_site(root / site, site, settings, cache=SiteCache(cache / site, CACHE_BUDGET, os.cpu_count() or 1))
 
 
-def _run_once(command: list[str], out: Path, rounds: int) -> str | None:
-    """Starts the simulator once; returns why it failed, as far as it reported a reason."""
-    log = out / LOG
-    processes: _ProcessTree | None = None
+def _export(name: str, settings: JobSettings, resume_from: str, tracking: Tracking, folder: Path) -> None:
+    from app_fedsm.recipes import FedSMRecipe  # here: importing FLARE's recipes takes seconds and reads sys.argv
+
+    FedSMRecipe(name, settings=settings, resume_from=resume_from, track=tracking).export(str(folder))
+
+
+@contextlib.contextmanager
+def _started(arguments: list[str], out: Path) -> Iterator[SimulatorProcess]:
+    """A simulator that has not begun yet. At the end of the block it is stopped, and what the server wrote is saved."""
+    simulator: SimulatorProcess | None = None
     try:
-        with stop_deferred(), log.open("ab") as stream:
-            beginning = stream.tell()
-            process = subprocess.Popen(
-                command, stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True
-            )
-            processes = _ProcessTree(process)
-        return _watch(processes, server_folder(out) / PROGRESS, rounds, log, beginning)
+        with stop_deferred():
+            simulator = SimulatorProcess(arguments, out / LOG)
+        yield simulator
     finally:
         with undisturbed():
-            if processes:
-                processes.stop()
+            if simulator:
+                simulator.stop()
             collect(server_folder(out), out)
 
 
@@ -207,13 +208,13 @@ def undisturbed() -> Iterator[None]:
             signal.signal(name, handler)
 
 
-def _watch(processes: _ProcessTree, progress: Path, rounds: int, log: Path, beginning: int) -> str | None:
+def _watch(simulator: SimulatorProcess, progress: Path, rounds: int, log: Path) -> str | None:
     """Follows the server's progress until the process ends or cannot go on; returns why it failed, if it did."""
-    events, lines = Tail(progress), Tail(log, beginning)
+    events, lines = Tail(progress), Tail(log, simulator.log_start)
     failure, finished = None, False
     with tqdm(total=rounds, unit="round", desc="starting FLARE", bar_format=WITHOUT_ROUNDS) as bar:
         while True:
-            running = processes.look()
+            running = simulator.look()
             for line in events.read():
                 event = json.loads(line)
                 finished = finished or event["event"] == "finished"
@@ -224,39 +225,6 @@ def _watch(processes: _ProcessTree, progress: Path, rounds: int, log: Path, begi
                 return failure
             tick(bar)
             time.sleep(0.2)
-
-
-class _ProcessTree:
-    """The simulator and all processes that it started, collected while it lives: orphans could not be found later."""
-
-    def __init__(self, process: subprocess.Popen):
-        self._process = process
-        self._members: dict[int, psutil.Process] = {}
-
-    def look(self) -> bool:
-        """Adds new processes; False when the simulator has ended."""
-        try:
-            parent = psutil.Process(self._process.pid)
-            self._members |= {p.pid: p for p in [parent, *parent.children(recursive=True)]}
-        except psutil.NoSuchProcess:
-            pass
-        return self._process.poll() is None
-
-    def stop(self) -> None:
-        """Ends them all. The simulator's workers lead sessions of their own: a process group would miss them."""
-        self.look()
-        _end(list(self._members.values()))
-        self._process.wait()
-
-
-def _end(processes: list[psutil.Process]) -> None:
-    """Ends processes: asks, waits, kills."""
-    alive = [p for p in processes if p.is_running()]
-    for end in (psutil.Process.terminate, psutil.Process.kill):
-        for member in alive:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                end(member)
-        _, alive = psutil.wait_procs(alive, timeout=5)
 
 
 @contextlib.contextmanager
@@ -274,10 +242,11 @@ def _stop_orphans(workspace: Path) -> None:
     orphans: dict[int, psutil.Process] = {}
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
-        if any(word.startswith("nvflare.") for word in words) and any(_leads_to(word, workspace) for word in words):
+        flares = any(word == MODULE or word.startswith("nvflare.") for word in words)
+        if flares and any(_leads_to(word, workspace) for word in words):
             with contextlib.suppress(psutil.NoSuchProcess):
                 orphans |= {p.pid: p for p in [process, *process.children(recursive=True)]}
-    _end(list(orphans.values()))
+    end_processes(list(orphans.values()))
 
 
 def _leads_to(word: str, workspace: Path) -> bool:

@@ -9,7 +9,7 @@ from fedsm.serve.run import Listening
 
 
 def test_answers_leave_at_once():
-    """asyncio turns Nagle's algorithm off for sockets that say that they are TCP; else every answer takes 40 ms more."""
+    """asyncio turns Nagle's algorithm off for sockets that say that they are TCP; else an answer takes 40 ms more."""
 
     async def no_delay() -> int:
         found = asyncio.get_running_loop().create_future()

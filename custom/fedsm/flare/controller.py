@@ -29,6 +29,7 @@ from fedsm.flare.compat.fatal_codes import take_fatal_codes_as_failures
 from fedsm.flare.compat.memory import job_cells, received_to_disk
 from fedsm.flare.compat.simulator import hurry
 from fedsm.flare.compat.site_events import guard_events
+from fedsm.flare.compat.task_requests import hold_requests, ring
 from fedsm.flare.compat.tensors import enable_tensors
 from fedsm.flare.curves import check_receiver, send_earlier, send_validation
 from fedsm.flare.round import Round
@@ -87,6 +88,7 @@ class FedSMController(Controller):
         enable_tensors()
         take_fatal_codes_as_failures()
         intake.survive_undecodable()
+        hold_requests()
         self._started = time.monotonic()
         workspace, job_id = fl_ctx.get_engine().get_workspace(), fl_ctx.get_job_id()
         self._root, self._folder = Path(workspace.get_root_dir()), Path(workspace.get_run_dir(job_id))
@@ -97,7 +99,8 @@ class FedSMController(Controller):
         watch.serve(fl_ctx.get_engine(), self._progress)
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
-        """Nothing to do: nothing is left open between rounds."""
+        """Sites that wait for a task are told that there is none any more."""
+        ring()
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """The job, from the first registration to the super model."""

@@ -15,6 +15,7 @@ from nvflare.apis.signal import Signal
 from fedsm.flare.compat.client_tasks import ClientTasks
 from fedsm.flare.compat.memory import MessageCollector
 from fedsm.flare.compat.simulator import WAITING
+from fedsm.flare.compat.task_requests import ring
 from fedsm.flare.identity import set_sender
 from fedsm.flare.inbox import Inbox
 from fedsm.server.patience import Patience
@@ -81,6 +82,7 @@ class Dispatcher:
             task.client_tasks = ClientTasks()
             tasks[site] = task
             controller.send(task, self._fl_ctx, targets=[site])
+        ring()
 
         trusted = {site for site in tasks if lenient or patience.trusts(site)}
         others = None if trusted else patience.others  # what the slowest of them took

@@ -10,7 +10,6 @@ OUT/
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,17 +22,16 @@ from tqdm import tqdm
 import fedsm
 from fedsm.core.errors import UserError
 from fedsm.core.private_files import new_file
-from fedsm.core.text import CsvTable
 from fedsm.data.labels import decompose
 from fedsm.data.sources import Opened, Origin, Source
 from fedsm.super_model.model import SuperModel
 from fedsm.super_model.overlay import LONGEST, TILE, draw_overlay, preview
 from fedsm.super_model.prediction import BatchPrediction, Prediction, join
-from fedsm.super_model.table import Row, columns, row_cells
+from fedsm.super_model.read_ahead import read_ahead
+from fedsm.super_model.table import Row, TableWriter, Window, columns, row_cells
 from fedsm.super_model.volumes import predict_volumes
 
 TABLE = "predictions.csv"
-_READERS = 2  # threads that decode while the networks compute
 
 
 @dataclass
@@ -46,6 +44,11 @@ class Scan:
     size: tuple[int, int]
     shown: np.ndarray | None
     seconds: float
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes in memory."""
+        return self.opened.array.nbytes + self.pixels.nbytes + (0 if self.shown is None else self.shown.nbytes)
 
 
 @dataclass(frozen=True)
@@ -82,35 +85,52 @@ def predict_files(
     Returns:
         images (slices) that were predicted, and files that were not.
     """
-    images = failed = 0
-    with new_file(output.folder / TABLE).open("w", newline="", encoding="utf-8") as table:
-        writer, head = CsvTable(table), columns(model.settings.task)
-        writer.write(head)
-        bar = tqdm(total=len(output.paths), desc="predicting", unit="file", disable=None)  # None: not in a log
-        with bar:
-            for window in _windows(_read_all(model, output), batch_size):
-                scans = [scan for scan in window if isinstance(scan, Scan)]
-                problems = [str(scan) for scan in window if not isinstance(scan, Scan)]
-                for scan, batch, seconds in _predict(model, scans, batch_size, options) if scans else ():
-                    try:
-                        rows = _finish(model, output, scan, batch, seconds)
-                        writer.write(*([row[name] for name in head] for row in rows))
-                        images += len(scan.pixels)
-                    except UserError as e:
-                        problems.append(str(e))
-                    except OSError as e:
-                        problems.append(f"the results of {scan.source.path} cannot be written: {e.strerror or e}")
-                    problems += map(str, scan.opened.problems)
-                for problem in problems:
-                    report(problem)
-                failed += len(problems)
-                table.flush()
-                bar.update(len(window))
-                bar.set_postfix_str(f"{images / max(bar.format_dict['elapsed'], 1e-9):.1f} images/s")
-    return images, failed
+    with (
+        new_file(output.folder / TABLE).open("w", newline="", encoding="utf-8") as file,
+        tqdm(total=len(output.paths), desc="predicting", unit="file", disable=None) as bar,  # None: not in a log
+    ):
+        table = TableWriter(file, columns(model.settings.task), bar, report)
+        _predict_windows(model, output, batch_size, options, table)
+    return table.images, table.failed
 
 
-def _read_all(model: SuperModel, output: Output) -> Iterator[Scan | UserError]:
+def _predict_windows(model: SuperModel, output: Output, batch_size: int, options: dict, table: TableWriter) -> None:
+    """Predicts all files: while a thread writes the masks of a batch, the networks compute the next one."""
+    writing: Future[Window] | None = None
+    with ThreadPoolExecutor(1, "fedsm-writer") as pool:
+        try:
+            for found in _windows(_read_all(model, output, batch_size), batch_size):
+                scans = [scan for scan in found if isinstance(scan, Scan)]
+                window = Window(len(found), problems=[str(scan) for scan in found if not isinstance(scan, Scan)])
+                slices = sum(len(scan.pixels) for scan in scans)
+                predicted = list(_predict(model, scans, batch_size, options)) if scans else []
+                done, writing = writing, pool.submit(_write, model, output, window, predicted)
+                del found, scans, predicted
+                if done:
+                    table.take(done.result())
+                if slices > 2 * batch_size:  # large volumes are not in memory twice
+                    done, writing = writing, None
+                    table.take(done.result())
+        finally:
+            if writing:
+                table.take(writing.result())
+
+
+def _write(
+    model: SuperModel, output: Output, window: Window, predicted: list[tuple[Scan, BatchPrediction, float]]
+) -> Window:
+    for scan, batch, seconds in predicted:
+        try:
+            window.rows.append(_finish(model, output, scan, batch, seconds))
+        except UserError as e:
+            window.problems.append(str(e))
+        except OSError as e:
+            window.problems.append(f"the results of {scan.source.path} cannot be written: {e.strerror or e}")
+        window.problems += map(str, scan.opened.problems)
+    return window
+
+
+def _read_all(model: SuperModel, output: Output, batch_size: int) -> Iterator[Scan | UserError]:
     """The files in their order, or what is wrong with them; only a few are in memory at a time."""
 
     def read(source: Source) -> Scan | UserError:
@@ -126,18 +146,7 @@ def _read_all(model: SuperModel, output: Output) -> Iterator[Scan | UserError]:
             return UserError(f"{source.path} does not fit into memory", remedy="cut it into parts")
         return Scan(source, opened, pixels, opened.array.shape[1:3], shown, time.perf_counter() - started)
 
-    waiting: deque[Future] = deque()
-    with ThreadPoolExecutor(_READERS) as pool:
-        try:
-            for source in output.paths:
-                waiting.append(pool.submit(read, source))
-                if len(waiting) > _READERS:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+    return read_ahead(list(output.paths), read, lambda scan: getattr(scan, "nbytes", 0), batch_size)
 
 
 def _windows(scans: Iterator[Scan | UserError], batch_size: int) -> Iterator[list[Scan | UserError]]:

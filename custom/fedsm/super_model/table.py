@@ -1,12 +1,16 @@
-"""The columns of `predictions.csv`."""
+"""`predictions.csv`: its columns, and how it is written."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TextIO
 
 import numpy as np
+from tqdm import tqdm
 
 from fedsm.core.task_settings import TaskSettings
+from fedsm.core.text import CsvTable
 from fedsm.data.sources import SliceName
 from fedsm.super_model.prediction import Prediction
 
@@ -73,3 +77,44 @@ def cup_to_disc(disc: np.ndarray, cup: np.ndarray) -> float | None:
     """
     height = int(disc.sum(axis=0).max(initial=0))
     return int(cup.sum(axis=0).max(initial=0)) / height if height else None
+
+
+@dataclass
+class Window:
+    """Files that together filled a batch: their rows, and what is wrong with some of them."""
+
+    files: int
+    rows: list[list[dict[str, str]]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+class TableWriter:
+    """The table while it grows, and the bar that a person sees.
+
+    Attributes:
+        images: images or slices in it.
+        failed: what was reported.
+
+    Args:
+        file: the table.
+        head: its columns.
+        bar: a bar of files.
+        report: called with one line for each problem.
+    """
+
+    def __init__(self, file: TextIO, head: list[str], bar: tqdm, report: Callable[[str], None]):
+        self._file, self._rows, self._head, self._bar, self._report = file, CsvTable(file), head, bar, report
+        self._rows.write(head)
+        self.images = self.failed = 0
+
+    def take(self, window: Window) -> None:
+        """Adds what became of a batch."""
+        for rows in window.rows:
+            self._rows.write(*([row[name] for name in self._head] for row in rows))
+            self.images += len(rows)
+        for problem in window.problems:
+            self._report(problem)
+        self.failed += len(window.problems)
+        self._file.flush()
+        self._bar.update(window.files)
+        self._bar.set_postfix_str(f"{self.images / max(self._bar.format_dict['elapsed'], 1e-9):.1f} images/s")
