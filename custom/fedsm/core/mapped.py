@@ -56,9 +56,10 @@ def map_tensors(path: Path, writable: bool = False) -> Tensors:
     if not plain or not header or start == size:
         if writable:
             raise SafetensorError(f"{path} is not laid out for writing")
-        return load_file(path)
+        tensors: Tensors = load_file(path)
+        return tensors
     content = torch.from_file(str(path), shared=writable, size=size, dtype=torch.uint8)
-    tensors: Tensors = {}
+    tensors = {}
     for key, entry in header.items():
         first, end = (start + offset for offset in entry["data_offsets"])
         value = content[first:end].view(_TYPES[entry["dtype"]]).view(entry["shape"])

@@ -74,7 +74,7 @@ class StoredModel(Mapping[str, torch.Tensor]):
     def __len__(self) -> int:
         return len(self.open())
 
-    def __deepcopy__(self, memo: dict) -> Tensors:
+    def __deepcopy__(self, memo: dict[int, object]) -> Tensors:
         return copy(self.open())
 
 

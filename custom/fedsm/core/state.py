@@ -124,8 +124,8 @@ def examine(update: Tensors, template: Tensors) -> tuple[str | None, float]:
 def _total_norm(values: list[torch.Tensor]) -> float:
     """torch's `get_total_norm`, without what that does for tensors on several devices: it takes as long as a pass."""
     if any(value.dtype != values[0].dtype for value in values):
-        return get_total_norm(values).item()
-    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(values, 2.0)), 2.0).item()
+        return float(get_total_norm(values).item())
+    return float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(values, 2.0)), 2.0).item())
 
 
 def _keys_problem(update: Tensors, template: Tensors) -> str:

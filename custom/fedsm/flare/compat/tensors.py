@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from nvflare.app_opt.pt.decomposers import TensorDecomposer
 from nvflare.app_opt.pt.tensor_downloader import TensorDownloadable
 from nvflare.fuel.utils import fobs
 
 from fedsm.core.mapped import release_tensor
-from fedsm.flare.compat import intake
+from fedsm.flare.compat import intake, memory
 
 
 class _LeanDownloadable(TensorDownloadable):
@@ -21,6 +23,12 @@ class _LeanDownloadable(TensorDownloadable):
 
     def prefetch_item(self, index: int) -> None:
         """Does nothing: no item is prepared ahead of time."""
+
+    def produce(self, state: dict, requester: str) -> tuple[str, Any, dict]:
+        """The next piece, when what is left of earlier ones is freed."""
+        memory.look()
+        piece: tuple[str, Any, dict] = super().produce(state, requester)
+        return piece
 
     def _get_item(self, index: int, requester: str) -> bytes:
         item = self.produce_item(index)
