@@ -12,7 +12,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import aggregation, data_loading, memory, prediction, round_time, rules, serving, startup, wire
+from benchmarks import (
+    aggregation,
+    data_loading,
+    memory,
+    models_on_disk,
+    prediction,
+    round_time,
+    rules,
+    serving,
+    startup,
+    wire,
+)
 from benchmarks.process import Failed, say
 from benchmarks.report import Outcome, save, table
 from benchmarks.simulator import Simulator
@@ -23,6 +34,7 @@ RESULTS = Path(__file__).with_name("results.json")
 BENCHMARKS: dict[str, Callable[[Simulator], Outcome]] = {
     "startup": startup.measure,
     "aggregation": aggregation.measure,
+    "models_on_disk": models_on_disk.measure,
     "rules": rules.measure,
     "data_loading": data_loading.measure,
     "prediction": prediction.measure,
