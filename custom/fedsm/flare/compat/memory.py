@@ -50,7 +50,7 @@ class MessageCollector:
     """Frees the messages of finished transfers: FLARE leaves them in reference cycles, each with its payload.
 
     Looks at the process's size, which costs microseconds, and collects when it has grown. Whoever sends tasks looks
-    while it waits, and so does every thread that is about to send a piece of a network (`look`): on a busy machine the
+    while it waits, and so does every thread that is about to send or fetch a piece of a network (`look`): on a busy machine the
     one that waits comes too late.
     """
 
