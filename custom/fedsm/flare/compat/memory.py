@@ -50,8 +50,8 @@ class MessageCollector:
     """Frees the messages of finished transfers: FLARE leaves them in reference cycles, each with its payload.
 
     Looks at the process's size, which costs microseconds, and collects when it has grown. Whoever sends tasks looks
-    while it waits, and so does every thread that is about to send or fetch a piece of a network (`look`): on a busy machine the
-    one that waits comes too late.
+    while it waits, and so does every thread that is about to send or fetch a piece of a network (`look`): on a busy
+    machine the one that waits comes too late.
     """
 
     def __init__(self) -> None:
