@@ -251,6 +251,12 @@ class JobSettings(Settings):
         " `float16` (half the bytes), or `int8` (a quarter: 8 bits, and a scale for 256 values). What rounding leaves"
         " out of an update is added to the site's next one. Last models and candidates travel as they are.",
     )
+    personal_models: Literal["memory", "disk"] = Field(
+        default="memory",
+        description="Where the server keeps the sites' personal networks, and their averages with `ema`: in its memory,"
+        " or in files beside the checkpoints, so that its memory does not grow with the number of sites. The weights"
+        " are the same.",
+    )
     keep_checkpoints: int = Field(
         default=2, ge=1, le=1000,
         description="Rounds whose checkpoints stay on the server's disk. Two, so that a damaged one costs a round.",

@@ -17,6 +17,8 @@ from nvflare.fuel.utils.memory_utils import cleanup_memory
 from safetensors import SafetensorError
 
 from fedsm.core.errors import UserError
+from fedsm.core.model_store import FOLDER as MODELS
+from fedsm.core.model_store import IN_MEMORY, ModelStore, OnDisk
 from fedsm.core.natural_order import natural_key
 from fedsm.core.private_files import keep_private
 from fedsm.core.settings import JobSettings
@@ -81,6 +83,7 @@ class FedSMController(Controller):
         self.aggregator_id = aggregator_id
         self.resume_from = resume_from
         self._run: Run | None = None
+        self._on_disk: OnDisk | None = None
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         """Called by FLARE at START_RUN."""
@@ -108,6 +111,8 @@ class FedSMController(Controller):
             with received_to_disk(fl_ctx.get_engine(), fl_ctx.get_job_id()):
                 self._play(abort_signal, fl_ctx)
         finally:
+            if self._on_disk:
+                self._on_disk.remove()
             with contextlib.suppress(OSError):  # a full disk: the files stay where they were written
                 hand_over(self._checkpoint_dir, self._folder)
 
@@ -161,21 +166,24 @@ class FedSMController(Controller):
         if not isinstance(aggregator, SoftPullAggregator):
             raise UserError(f"component {self.aggregator_id!r} is no SoftPullAggregator")
         checkpoints = Checkpoints(self._checkpoint_dir / FOLDER, job.keep_checkpoints)
+        store: ModelStore = IN_MEMORY
+        if job.personal_models == "disk":
+            store = self._on_disk = OnDisk(self._checkpoint_dir / MODELS)
         accepted_log = AcceptedLog(self._checkpoint_dir)
         if self.resume_from:
             source = checkpoints_of(self.resume_from, self._root, self._submitter)
-            tracks, record, last_round = resume(job, source, checkpoints, clients, self.from_round)
+            tracks, record, last_round = resume(job, source, checkpoints, clients, self.from_round, store)
             accepted_log.adopt(source.parent, last_round)
             remove_earlier(source, self._checkpoint_dir, self._root, self._submitter)
             send_earlier(self, record.history, fl_ctx)
             self.log_info(fl_ctx, f"fedsm resumes run {record.run_id} after round {last_round}")
         else:
-            tracks, last_round = server_tracks(job, clients), 0
+            tracks, last_round = server_tracks(job, clients, store), 0
             record = RunRecord(uuid.uuid4().hex[:12], clients)
         here = [site for site in record.sites if site in clients]
         run = Run(
             self, fl_ctx, abort_signal, job, self._folder, tracks, record, last_round, here, aggregator, checkpoints,
-            self._progress, accepted_log,
+            self._progress, accepted_log, store,
         )  # fmt: skip
         intake.limit_messages(job_cells(engine), most_message(tracks))
         cleanup_memory()

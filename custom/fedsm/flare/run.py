@@ -13,6 +13,7 @@ from nvflare.apis.signal import Signal
 
 from fedsm.core.draw import draw, drawn_count
 from fedsm.core.errors import UserError
+from fedsm.core.model_store import IN_MEMORY, ModelStore
 from fedsm.core.settings import JobSettings
 from fedsm.core.tensors import Tensors
 from fedsm.flare import exchange
@@ -45,6 +46,7 @@ class Run:
         checkpoints: where the rounds are kept.
         progress: the events for those who follow the run.
         accepted_log: a line for each update that was merged.
+        store: where the networks of single sites are kept.
     """
 
     controller: Controller
@@ -60,6 +62,7 @@ class Run:
     checkpoints: Checkpoints
     progress: Progress
     accepted_log: AcceptedLog
+    store: ModelStore = IN_MEMORY
     unregistered: dict[str, str] = field(default_factory=dict)  # site -> why its registration failed
     _noting: threading.Lock = field(default_factory=threading.Lock)
     _open_task: tuple[str, int] = ("", 0)
@@ -70,7 +73,7 @@ class Run:
         self.quarantine = Quarantine(self.job, self.record.warnings)
         self.aggregator.bind(self.tracks, self.sites, self.job, self.record.norms, self.note, self.record.conduct_seed)
         self._runner = TaskRunner(
-            self.controller, self.aggregator, self.job, self._common_meta, self.fl_ctx, self.abort_signal
+            self.controller, self.aggregator, self.job, self._common_meta, self.fl_ctx, self.abort_signal, self.store
         )
 
     @property

@@ -13,9 +13,11 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
 from fedsm.core.errors import UserError
+from fedsm.core.mapped import is_mapped, release
+from fedsm.core.model_store import IN_MEMORY, ModelStore, opened
 from fedsm.core.settings import JobSettings
 from fedsm.core.tensors import Tensors, payload_bytes
-from fedsm.core.wire import wire_of
+from fedsm.core.wire import Wire, wire_of
 from fedsm.flare import exchange
 from fedsm.flare.aggregator import SoftPullAggregator
 from fedsm.flare.dispatch import Dispatcher
@@ -47,11 +49,13 @@ class TaskRunner:
         common_meta: spec -> the meta of the task, the same for every site.
         fl_ctx: the context.
         abort_signal: ends the waiting.
+        store: keeps what travels of networks that are kept there.
     """
 
     def __init__(
         self, controller: Controller, aggregator: SoftPullAggregator, job: JobSettings,
         common_meta: Callable[[TaskSpec], dict], fl_ctx: FLContext, abort_signal: Signal,
+        store: ModelStore = IN_MEMORY,
     ):  # fmt: skip
         self._controller = controller
         self._aggregator = aggregator
@@ -59,6 +63,7 @@ class TaskRunner:
         self._common_meta = common_meta
         self._fl_ctx = fl_ctx
         self._abort_signal = abort_signal
+        self._store = store
         self._dispatcher = Dispatcher(controller, fl_ctx, abort_signal, Patience(job.absent_wait))
 
     def run_task(self, spec: TaskSpec) -> TaskResults:
@@ -106,7 +111,7 @@ class TaskRunner:
         """One attempt; site -> why it was silent."""
         wire, models = wire_of(self._job, spec.task), {site: spec.payload(site) for site in sites}
         made: dict[int, Any] = {}
-        payloads = {site: wire.send(payload, made) for site, payload in models.items()}
+        payloads = {site: self._travels(site, payload, wire, made) for site, payload in models.items()}
         for site, payload in payloads.items():
             results.down[site] = results.down.get(site, 0) + payload_bytes(payload)
         meta = self._common_meta(spec)
@@ -121,6 +126,17 @@ class TaskRunner:
         for site, reason in silent.items():
             self._controller.log_error(self._fl_ctx, f"fedsm round={spec.number} site={site} missing: {reason}")
         return silent
+
+    def _travels(self, site: str, payload: dict[str, Tensors], wire: Wire, made: dict[int, Any]) -> dict[str, Tensors]:
+        """What goes down to a site. What was rounded of a network in a file goes to a file, too."""
+        if not wire.rounds:
+            return payload
+        sent = wire.send({name: tensors for name, tensors in payload.items() if not is_mapped(tensors)}, made)
+        for name in payload.keys() - sent.keys():
+            for part, tensors in wire.send({name: payload[name]}).items():
+                sent[part] = opened(self._store.put(f"{part}.{site}.sent", tensors))
+            release(payload[name])
+        return sent
 
     def _pause(self, seconds: float) -> None:
         end = time.monotonic() + seconds

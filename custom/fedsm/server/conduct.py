@@ -114,10 +114,9 @@ class Conduct:
     ) -> None:
         """Notes a good answer, as it was sent; the templates say what is a float, whatever a site made of it."""
         for name, tensors in tracks.items():
-            wanted = norm_groups(name, templates[name])
             for group, held in norm_groups(name, tensors).items():
                 if group not in self._plans:
-                    self._plans[group] = drawn(wanted[group], self._seed)
+                    self._plans[group] = drawn(norm_groups(name, templates[name])[group], self._seed)
                 self._samples.setdefault(group, {})[site] = sample(held, self._plans[group])
                 self._norms.setdefault(group, {})[site] = norms.get(group, 0.0)
 

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from fedsm.core.files import write_json
+from fedsm.core.model_store import opened
 from fedsm.core.settings import JobSettings
 from fedsm.core.tensors import Tensors
 from fedsm.selectors.inference import GLOBAL
@@ -23,7 +24,7 @@ _MB = 1024 * 1024
 
 
 def best_models(tracks: dict[str, ServerTrack], record: RunRecord, checkpoints: Checkpoints) -> dict[str, Tensors]:
-    """The models that make the super model: each from its best validation round.
+    """The models that make the super model: each from its best validation round. They must not be changed.
 
     The global model stands in for a personal one whose site was gone when models were handed over.
     """
@@ -32,9 +33,9 @@ def best_models(tracks: dict[str, ServerTrack], record: RunRecord, checkpoints: 
         files = track.files()
         for model in track.models():
             if best := record.best.get(model):  # it may have been handed over at the end of an earlier part of the run
-                models[model] = checkpoints.load_weights(best["file"])
+                models[model] = checkpoints.map_weights(best["file"])
             elif model in files:
-                models[model] = files[model]
+                models[model] = opened(files[model])
         if not track.models() and (final := track.payload(DELIVER, record.sites[0])):
             models[name] = final
     for model in [m for track in tracks.values() for m in track.models() if m not in models]:

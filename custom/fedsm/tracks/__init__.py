@@ -10,6 +10,7 @@ import torch
 
 from fedsm.core.errors import UserError
 from fedsm.core.model import known_words
+from fedsm.core.model_store import IN_MEMORY, ModelStore
 from fedsm.core.settings import JobSettings
 from fedsm.core.tensors import Tensors
 from fedsm.selectors.gaussian import StatisticsSelector
@@ -230,6 +231,8 @@ def check_options(settings: JobSettings, n_sites: float = math.inf) -> None:
     at_site = next((name for name, server in servers.items() if issubclass(server, SoftPullAtSiteServer)), None)
     pulls = any(issubclass(server, SoftPullServer) for server in servers.values())
     check_fraction(settings, n_sites, lam_of(settings) if pulls else None, at_site, _own_rounds(settings))
+    if settings.personal_models == "disk":
+        _check_on_disk(settings)
     if settings.update_privacy and settings.quarantine:
         raise UserError("quarantine judges single updates, which update_privacy hides", remedy="leave one of them out")
     if settings.personal_mix and "personal" not in settings.tracks:
@@ -238,6 +241,29 @@ def check_options(settings: JobSettings, n_sites: float = math.inf) -> None:
         raise UserError(
             f"personal_mix would change the models that the selector of {settings.method} has learnt about",
             remedy="leave it out",
+        )
+
+
+def _check_on_disk(settings: JobSettings) -> None:
+    """Refuses `personal_models: disk` where it would have no effect, or the memory grew with the sites all the same.
+
+    Raises:
+        UserError: with the remedy.
+    """
+    what = "personal_models: disk"
+    if "personal" not in settings.tracks:
+        raise UserError(f"{what} is about personal models, and {settings.method} has none", remedy="leave it out")
+    if rule_of(settings).needs_single_updates:
+        raise UserError(
+            f"{what} keeps the server's memory from growing with the sites, and aggregation {settings.aggregation!r}"
+            " needs all their updates in it",
+            remedy="leave one of them out",
+        )
+    if settings.personal_mix:
+        raise UserError(
+            f"{what} keeps the server's memory from growing with the sites, and personal_mix makes a model for each"
+            " in it",
+            remedy="leave one of them out",
         )
 
 
@@ -277,8 +303,8 @@ def _check_rule(settings: JobSettings) -> None:
         )
 
 
-def server_tracks(settings: JobSettings, sites: list[str]) -> dict[str, ServerTrack]:
-    """The server halves of a job's tracks.
+def server_tracks(settings: JobSettings, sites: list[str], store: ModelStore = IN_MEMORY) -> dict[str, ServerTrack]:
+    """The server halves of a job's tracks; `store` keeps the networks of single sites.
 
     Raises:
         UserError: see `check_tracks`.
@@ -286,7 +312,7 @@ def server_tracks(settings: JobSettings, sites: list[str]) -> dict[str, ServerTr
     check_tracks(settings, sites)
     tracks: dict[str, ServerTrack] = {}
     for name, spec in settings.tracks.items():
-        track = kind_of(name, spec).server(name, settings, _options(name, spec), sites, tracks)
+        track = kind_of(name, spec).server(name, settings, _options(name, spec), sites, tracks, store)
         tracks[name] = AveragedOverRounds(track) if settings.ema and isinstance(track, _AT_SERVER) else track
     return tracks
 

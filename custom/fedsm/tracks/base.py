@@ -28,6 +28,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 
+from fedsm.core.model_store import IN_MEMORY, ModelStore
 from fedsm.core.settings import JobSettings
 from fedsm.core.tensors import Batch, Tensors
 
@@ -156,6 +157,8 @@ class ServerTrack(ABC):
         options: this track's own options.
         sites: names of the sites; their order gives the index.
         tracks: all server halves of the job, by name; the caller fills it.
+        store: keeps networks of which there is one for each site. What it returns may lie on disk: see `opened` and
+            `editing` there.
     """
 
     sums: ClassVar[bool] = False  # whether sites send sums over images instead of changes of a network
@@ -165,13 +168,14 @@ class ServerTrack(ABC):
 
     def __init__(
         self, name: str, settings: JobSettings, options: Mapping[str, Any], sites: list[str],
-        tracks: dict[str, ServerTrack] | None = None,
+        tracks: dict[str, ServerTrack] | None = None, store: ModelStore = IN_MEMORY,
     ):  # fmt: skip
         self.name = name
         self.settings = settings
         self.options = options
         self.sites = sites
         self.tracks = {} if tracks is None else tracks
+        self.store = store
 
     @classmethod
     def check(cls, settings: JobSettings, options: Mapping[str, Any], n_sites: float) -> None:  # noqa: B027

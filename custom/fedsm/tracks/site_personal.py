@@ -203,7 +203,7 @@ class SitePersonalServer(NetworkPerSite, ServerTrack):
 
     def __init__(self, *args: Any):
         super().__init__(*args)
-        self.delivered = DeliveredNetworks(self.name, self.settings, self.sites)
+        self.delivered = DeliveredNetworks(self.name, self.settings, self.sites, self.store)
 
     def expects(self, phase: Phase) -> Tensors:
         return self.delivered.first if phase == DELIVER else {}
