@@ -53,7 +53,8 @@ def hold_requests() -> None:
             deadline = time.monotonic() + _HOLD
             while not found[0] and _is_open(self) and time.monotonic() < deadline:
                 with _bell:
-                    rung = _bell.wait_for(lambda seen=seen: _rung != seen, _LOOK)
+                    before = seen
+                    rung = _bell.wait_for(lambda: _rung != before, _LOOK)  # noqa: B023  asked within this turn
                     seen = _rung
                 if rung:
                     found = look(self, client, fl_ctx, *args, **kwargs)
