@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
-import random
+import secrets
 import signal
 import subprocess
 import sys
@@ -45,7 +45,7 @@ class Order(NamedTuple):
         added = [path for path in self.environment.get("PYTHONPATH", "").split(os.pathsep) if path]
         sys.path[1:1] = [path for path in added if path not in sys.path]
         # FLARE draws the first number of a process's streams when it is loaded: no two processes may have the same.
-        stream_utils.sid_base = int(time.time() * stream_utils.MILLION) + random.randint(0, stream_utils.MILLION)
+        stream_utils.sid_base = secrets.randbits(52)
         sys.argv = [simulator_worker.__file__, *self.arguments]
         args = simulator_worker.parse_arguments()
         MainProcessMonitor.run(main_func=simulator_worker.main, run_dir=args.workspace, args=args)
