@@ -55,7 +55,7 @@ def main() -> int:
         found = worker_factory.start()
         if isinstance(found, worker_factory.Order):
             return found.run()
-        simulator_runner.subprocess = found
+        simulator_runner.subprocess = found or simulator_runner.subprocess
     if not sys.stdin.readline():
         return 0
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
 
 MODULE = "app_fedsm.runs.flare_simulator"
+_LOOK = 1.0  # seconds between two looks at which processes there are: each reads about all of the machine's
 
 
 class SimulatorProcess:
@@ -33,6 +35,7 @@ class SimulatorProcess:
                 stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.PIPE, start_new_session=True,
             )  # fmt: skip
         self._members: dict[int, psutil.Process] = {}
+        self._looked = 0.0
 
     def begin(self) -> None:
         """Lets it begin: job and workspace are ready."""
@@ -41,17 +44,20 @@ class SimulatorProcess:
             stream.write(b"begin\n")
 
     def look(self) -> bool:
-        """Adds new processes; False when the simulator has ended."""
-        try:
+        """Adds new processes; False when the simulator has ended. To be called often."""
+        if time.monotonic() > self._looked + _LOOK:
+            self._collect()
+        return self._process.poll() is None
+
+    def _collect(self) -> None:
+        self._looked = time.monotonic()
+        with contextlib.suppress(psutil.NoSuchProcess):
             parent = psutil.Process(self._process.pid)
             self._members |= {p.pid: p for p in [parent, *parent.children(recursive=True)]}
-        except psutil.NoSuchProcess:
-            pass
-        return self._process.poll() is None
 
     def stop(self) -> None:
         """Ends them all. The simulator's workers lead sessions of their own: a process group would miss them."""
-        self.look()
+        self._collect()
         end_processes(list(self._members.values()))
         self._process.wait()
 

@@ -4,6 +4,7 @@ FLARE 2.9 starts an interpreter for each site, and with fewer threads than sites
 MONAI and FLARE again: 4 s of a processor and 350 MB. A fork takes milliseconds, and what was loaded is in memory once.
 
 The process that forks has never had a second thread and never used CUDA: it was forked itself before anything began.
+If CUDA was asked for its devices before that, FLARE starts its workers itself.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
+import torch
 from nvflare.fuel.f3.mpm import MainProcessMonitor
 from nvflare.fuel.f3.streaming import stream_utils
 from nvflare.private.fed.app.simulator import simulator_worker
@@ -123,18 +125,21 @@ class ForkedWorker:
             os.kill(self.pid, number)
 
 
-def start() -> WorkerFactory | Order:
+def start() -> WorkerFactory | Order | None:
     """Forks the process that forks. To be called before any thread is started.
 
     Returns:
-        in this process what stands for `subprocess`; in each worker, later, what it is to do.
+        in this process what stands for `subprocess`, or None where a forked process could not use a GPU; in each
+        worker, later, what it is to do.
     """
     ours, theirs = multiprocessing.Pipe()
     if os.fork():
         theirs.close()
-        return WorkerFactory(ours)
+        return WorkerFactory(ours) if ours.recv() else None
     ours.close()
-    if order := _serve(theirs):
+    usable = not torch.cuda._is_in_bad_fork()  # true where something asked for CUDA's devices while it was loaded
+    theirs.send(usable)
+    if usable and (order := _serve(theirs)):
         return order
     os._exit(0)
 

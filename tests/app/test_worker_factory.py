@@ -67,3 +67,12 @@ def test_forked_workers(tmp_path):
     assert str(tmp_path) in one["path"], "code that came with the job"
     assert len({one["streams"], two["streams"], one["loaded"]}) == 3 and one["loaded"] == two["loaded"]
     assert not psutil.wait_procs(processes_of(tmp_path), 600)[1], "whoever forked them has ended as well"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere FLARE starts its workers itself")
+def test_where_cuda_was_asked_for_its_devices_nothing_is_forked():
+    program = (
+        "import torch; torch.cuda._is_in_bad_fork = lambda: True; from app_fedsm.runs import worker_factory;"
+        "assert worker_factory.start() is None"
+    )
+    assert subprocess.run([sys.executable, "-c", program], timeout=600).returncode == 0

@@ -14,7 +14,7 @@ from fedsm.data import staging
 from fedsm.tracks import learner, precision
 from fedsm.tracks.shared_gradients import SharedGradients, share_gradients
 from tests.helpers.no_waiting import Waits, no_waiting
-from tests.helpers.small_jobs import SITES, small_settings
+from tests.helpers.small_jobs import SITES, small_settings, write_site
 from tests.helpers.trainer_site import SITE, payload_of, place_of
 
 # Every selector, and every personal kind whose step is its own.
@@ -186,16 +186,24 @@ def test_an_older_gpu_trains_in_float16(capability, dtype, monkeypatch):
 
 
 @pytest.mark.slow
-def test_dice_with_autocast_is_that_of_float32(tmp_path, data_root):
-    """A small job of one site, trained until it segments: within 0.01."""
-    settings, dice = job(selector="gradient", overrides=["lr=1e-2"]), {}
-    for numbers in ("float32", "bfloat16"):
-        trainer = trainer_of(settings, tmp_path / numbers, data_root, precision=numbers)
+def test_dice_with_autocast_is_that_of_float32(tmp_path):
+    """A site of 192 images, trained until it segments and its score stands still: within 0.01.
+
+    With few images, or a rate that stays high, two runs in float32 that differ in one bit are farther apart than that.
+    """
+    for seed, site in enumerate(SITES):
+        write_site(tmp_path / "data" / site, 192 if site == SITE else 8, seed)
+    settings = small_settings(selector="statistics", rounds=32, lr=1e-2, schedule="cosine")
+    dice: dict[str, dict[str, float]] = {}
+    for numbers in ("float32", "bfloat16", "float16"):
+        trainer = trainer_of(settings, tmp_path / numbers, tmp_path / "data", precision=numbers)
         weights = payload_of(settings, 1)
-        for number in range(1, 41):
+        for number in range(1, settings.rounds + 1):
             sent = {name: dict(group) for name, group in weights.items()}
             updates, reports, _ = trainer.train(number, sent)
             for name in ("global", "personal"):
                 weights[name] = {key: value + updates[name][key] for key, value in weights[name].items()}
-        dice[numbers] = reports["global"]["score"]
-    assert dice["float32"] > 0.8 and abs(dice["bfloat16"] - dice["float32"]) < 0.01, dice
+        dice[numbers] = {name: reports[name]["score"] for name in ("global", "personal")}
+    for name, plain in dice["float32"].items():
+        assert plain > 0.95, dice
+        assert all(abs(found[name] - plain) < 0.01 for found in dice.values()), dice

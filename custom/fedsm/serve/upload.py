@@ -72,7 +72,7 @@ def memory_of(files: Sequence[bytes], model: SuperModel, limits: ServeLimits) ->
             values, slices = values_of(source.image, limits)
             return _VALUE_BYTES * values + _network_bytes(slices, model, limits)
     ending = ending_of(files[0])
-    with memory_file(files[0], ending) as path, _refusing(path):
+    with memory_file(files[0], _in_name(ending)) as path, _refusing(path):
         return _memory(path, ending, model, limits)
 
 
@@ -86,7 +86,7 @@ def read_upload(files: Sequence[bytes], model: SuperModel, limits: ServeLimits) 
         return _read_series(unpack(files, limits), model)
     content = files[0]
     ending = ending_of(content)
-    with memory_file(content, ending) as path, _refusing(path):
+    with memory_file(content, _in_name(ending)) as path, _refusing(path):
         image = read_image(path, model.settings.task)
         pixels = model.pixels(image, "the upload")
         longest = min(_SHOWN if ending in VOLUMES else LONGEST, max(image.shape[1:3]))
@@ -129,6 +129,11 @@ def ending_of(content: bytes) -> str:
     if content[:2] == b"\x1f\x8b":
         return ".nii.gz"
     return ".nii" if content[:4] in _NIFTI else PICTURE
+
+
+def _in_name(ending: str) -> str:
+    """What the name of a file in memory ends with: of a picture only the content counts."""
+    return "" if ending == PICTURE else ending
 
 
 def _memory(path: Path, ending: str, model: SuperModel, limits: ServeLimits) -> int:

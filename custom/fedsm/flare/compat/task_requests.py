@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from typing import Any
 
 from nvflare.apis.client import Client
@@ -53,8 +54,7 @@ def hold_requests() -> None:
             deadline = time.monotonic() + _HOLD
             while not found[0] and _is_open(self) and time.monotonic() < deadline:
                 with _bell:
-                    before = seen
-                    rung = _bell.wait_for(lambda: _rung != before, _LOOK)  # noqa: B023  asked within this turn
+                    rung = _bell.wait_for(partial(_rung_since, seen), _LOOK)
                     seen = _rung
                 if rung:
                     found = look(self, client, fl_ctx, *args, **kwargs)
@@ -65,6 +65,10 @@ def hold_requests() -> None:
 
     setattr(wait_for_task, "fedsm", True)  # noqa: B010  mypy knows no attributes of functions
     ServerRunner._try_to_get_task = wait_for_task
+
+
+def _rung_since(seen: int) -> bool:
+    return _rung != seen
 
 
 def _enter(client: str) -> bool:
