@@ -1,8 +1,8 @@
 """Rules against attacks: `python -m benchmarks.robust --nuclei ../shared/data/nuclei --out runs/robust`.
 
 Trains FedSM for every pair of a rule (`aggregation`) and an attack, on six small synthetic retinal sites and on nuclei
-split into six sites, and prints tables of the honest sites' Dice. A pair is one federation in this process: the real
-controller, task server, aggregator and executors of `tests/helpers/federation.py`, with the default norm check.
+split into six sites, and prints tables of the honest sites' Dice. A pair is one federation in this process, with the
+default norm check (`benchmarks/cells.py`).
 
 What is finished stands in `OUT/cells.json` and is not run again: a stopped table goes on. `--minutes` ends it after so
 much processor time; what was not run shows as a dash. The most telling attacks come first.
@@ -11,30 +11,26 @@ much processor time; what was not run shows as a dash. The most telling attacks 
 from __future__ import annotations
 
 import argparse
-import json
-import logging
-import shutil
 import sys
-import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from statistics import mean
 
 import torch
 
 from app_fedsm.config.build import build_settings
+from benchmarks.cells import Fault, fill, in_round, play
 from benchmarks.process import Failed, say
 from benchmarks.robust_attacks import ATTACKS, Attack, patched
 from benchmarks.robust_data import DATA, poisoned, write_data
 from fedsm.core.dice import dice_per_image
-from fedsm.core.files import write_json
 from fedsm.core.settings import JobSettings
 from fedsm.data.dataset import load_site
 from fedsm.data.site_folder import list_sites
 from fedsm.flare import exchange
 from fedsm.nets import build_unet
 from fedsm.super_model.artefact import load_super_model
-from tests.helpers.federation import Fault, Federation, in_round, results_of
 
 SIZE, ROUNDS, SITES = 32, 12, 6
 RULES = {
@@ -91,54 +87,52 @@ def patched_dice(run: Path, data: Path, honest: list[str], settings: JobSettings
     return mean(dice)
 
 
-def play(name: str, rule: str, attack_name: str, root: Path, out: Path, args: argparse.Namespace) -> dict:
-    """Runs one pair; returns its figures.
-
-    Raises:
-        Failed: the federation gave up.
-    """
-    data, attack = DATA[name], ATTACKS[attack_name]
+def cell(name: str, rule: str, attack_name: str, seed: int, args: argparse.Namespace) -> dict:
+    """Runs one pair; returns its figures."""
+    out, data, attack = args.out, DATA[name], ATTACKS[attack_name]
+    root = out / name
     hostile = data.hostile[len(data.hostile) - attack.hostile :]
-    settings = settings_of(data.task, data.lr, RULES[rule], args.rounds, args.size, args.seed)
-    folder = out / "federation"
-    shutil.rmtree(folder, ignore_errors=True)
+    settings = settings_of(data.task, data.lr, RULES[rule], args.rounds, args.size, seed)
     source = poisoned(root, attack, hostile, out / f"{root.name}_{attack_name.replace(' ', '_')}")
-    started = time.process_time()
-    federation = Federation(folder, source, settings, list_sites(root), fault=fault_of(attack, hostile)).run()
-    if federation.panic:
-        raise Failed(f"{name}, {rule}, {attack_name}: {federation.panic}")
-    results = results_of(federation)
+    results, run = play(out / "federation", source, settings, list_sites(root), fault_of(attack, hostile))
     honest = [site for site in results["sites"] if site not in data.hostile]  # the same sites in every row
     judged, test = results["validation"]["best"]["global"]["judged"], results["test"]
     return {
         "global_validation": mean(judged[site][0] for site in honest),
         "global_test": mean(test["candidates"][site]["global"] for site in honest),
         "super_test": mean(test["super_model"]["per_site"][site] for site in honest),
-        "global_patched": patched_dice(federation.run_folder, source, honest, settings),
+        "global_patched": patched_dice(run, source, honest, settings),
         "gamma": results["gamma"],
         "best_round": results["validation"]["best"]["global"]["round"],
         "warned": dict(Counter(entry["site"] for entry in results["warned"])),
         "refused": dict(Counter(entry["site"] for entry in results["refused"])),
-        "cpu_seconds": time.process_time() - started,
     }
 
 
-def tables(cells: dict[str, dict]) -> str:
-    """One Markdown table for each data set and figure: a row for each rule, a column for each attack."""
+def tables(cells: dict[str, dict], seeds: list[int]) -> str:
+    """One Markdown table for each data set and figure: a row for each rule, a column for each attack.
+
+    An entry is the mean of the seeds that were run; with fewer than all of them it has a star.
+    """
     parts = []
     for name in DATA:
         for figure, title in FIGURES.items():
             attacks = ["none", "backdoor"] if figure == "global_patched" else list(ATTACKS)
             rows = [["rule", *attacks], ["---", *("---:" for _ in attacks)]]
             for rule in RULES:
-                found = [cells.get(_key(name, rule, attack), {}).get(figure) for attack in attacks]
-                rows.append([rule, *("-" if value is None else f"{value:.3f}" for value in found)])
+                found = [[cells.get(_key(name, rule, attack, s), {}).get(figure) for s in seeds] for attack in attacks]
+                rows.append([rule, *map(_entry, found)])
             parts.append("\n".join([f"{name}: {title}", "", *(f"| {' | '.join(row)} |" for row in rows)]))
     return "\n\n".join(parts)
 
 
-def _key(*names: str) -> str:
-    return " | ".join(names)
+def _entry(values: list[float | None]) -> str:
+    run = [value for value in values if value is not None]
+    return f"{mean(run):.3f}{'*' if len(run) < len(values) else ''}" if run else "-"
+
+
+def _key(name: str, rule: str, attack: str, seed: int) -> str:
+    return " | ".join([name, rule, attack, f"seed {seed}"])
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -148,33 +142,26 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--nuclei", type=Path, metavar="DIR", help="the nuclei sites; without it only synthetic ones")
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"default: {ROUNDS}")
     parser.add_argument("--size", type=int, default=SIZE, metavar="PX", help=f"default: {SIZE}")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of weights, splits and batches (default: 0)")
+    parser.add_argument(
+        "--seeds", type=int, nargs="+", default=[0], metavar="S", help="of weights, splits and batches (default: 0)"
+    )
     parser.add_argument("--minutes", type=float, default=25, help="processor time of this call (default: 25)")
     parser.add_argument("--only", metavar="TEXT", default="", help="pairs whose name holds this")
     args = parser.parse_args(argv)
-    out = args.out.resolve()
-    out.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(1)
-    logging.disable(logging.CRITICAL)
-    file = out / "cells.json"
-    cells = json.loads(file.read_text()) if file.is_file() else {}
+    args.out = args.out.resolve()
+    args.out.mkdir(parents=True, exist_ok=True)
     names = [name for name in DATA if name != "nuclei" or args.nuclei]
-    for attack in ATTACKS:
-        for name in names:
-            root = out / name
-            write_data(name, root, args.nuclei, args.size)
-            for rule in RULES:
-                key = _key(name, rule, attack)
-                if key in cells or args.only not in key:
-                    continue
-                if time.process_time() > 60 * args.minutes:
-                    say(f"stopped before {key}: {args.minutes:g} minutes of processor time are over")
-                    print(tables(cells))
-                    return 0
-                cells[key] = play(name, rule, attack, root, out, args)
-                write_json(file, cells)
-                say(f"{key}: {' '.join(f'{cells[key][f]:.3f}' for f in FIGURES)} {cells[key]['cpu_seconds']:.0f} s")
-    print(tables(cells))
+    for name in names:
+        write_data(name, args.out / name, args.nuclei, args.size)
+    pairs = [
+        (name, rule, attack, seed) for seed in args.seeds for attack in ATTACKS for name in names for rule in RULES
+    ]
+    wanted = ((_key(*pair), partial(cell, *pair, args)) for pair in pairs if args.only in _key(*pair))
+    try:
+        print(tables(fill(args.out, wanted, args.minutes), args.seeds))
+    except Failed as e:
+        say(str(e))
+        return 1
     return 0
 
 

@@ -16,7 +16,9 @@ from benchmarks import (
     aggregation,
     data_loading,
     first_round,
+    many_sites,
     memory,
+    models_on_disk,
     prediction,
     prediction_files,
     round_time,
@@ -36,6 +38,7 @@ BENCHMARKS: dict[str, Callable[[Simulator], Outcome]] = {
     "startup": startup.measure,
     "first_round": first_round.measure,
     "aggregation": aggregation.measure,
+    "models_on_disk": models_on_disk.measure,
     "rules": rules.measure,
     "data_loading": data_loading.measure,
     "prediction": prediction.measure,
@@ -44,6 +47,7 @@ BENCHMARKS: dict[str, Callable[[Simulator], Outcome]] = {
     "round": round_time.measure,
     "memory": memory.measure,
     "wire": wire.measure,
+    "many_sites": many_sites.measure,
 }
 
 

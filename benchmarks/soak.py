@@ -1,9 +1,9 @@
 """A supervised federation of real processes under fire, for a set time: `python -m benchmarks.soak --minutes 120`.
 
 A POC of synthetic sites runs one job after the other, each submitted with `--supervise`. Every few minutes something
-gets a `kill -9` at a random moment: the server, a site, a site's job process or its trainer. What was killed is started
-again, as an init system would do it; nobody resumes a job. When the time is up, nothing is killed any more and the
-last job ends. Exit codes: 0 every bar is held, 1 one is not, 130 stopped by Ctrl-C.
+gets a `kill -9` at a random moment: the server, its process of the job, a site, a site's process of the job, or the
+trainer. What was killed is started again, as an init system would do it; nobody resumes a job. When the time is up,
+nothing is killed any more and the last job ends. Exit codes: 0 every bar is held, 1 one is not, 130 stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -20,21 +20,23 @@ from collections import Counter
 from pathlib import Path
 
 from app_fedsm.federation.poc import Poc
-from app_fedsm.runs.slim import total_size
 from benchmarks.chaos_replay import accepted_updates, log_errors
 from benchmarks.process import Failed, say
 from benchmarks.report import Check, Outcome, save, table
-from benchmarks.soak_fire import VICTIMS, Fire, memory_of
+from benchmarks.soak_fire import VICTIMS, Fire
+from benchmarks.soak_watch import Watch, kept_rounds, kept_states
 from fedsm.core.errors import UserError
 from fedsm.data.synthetic import write_sites
 
-SITES, IMAGES, SIZE, ROUNDS = 3, 24, 48, 30
+SITES, IMAGES, SIZE, ROUNDS = 3, 24, 48, 60
 _JOB = ["--task", "retinal", "--rounds", ROUNDS, "--size", SIZE, "--batch-size", 4, "--local-epochs", 2, "--lr", "2e-3",
-        "--set", "task.unet.channels=[8,16,32]", "--set", "task.unet.residual_units=1", "--round-timeout", 120,
+        "--set", "task.unet.channels=[8,16,32]", "--set", "task.unet.residual_units=1", "--round-timeout", 300,
         "--supervise", 1000]  # fmt: skip
-_SAMPLE = 10.0  # seconds between looks at memory and disk
+_KEPT = 4  # rounds that stay at the server and at a site: see `fedsm.core.rounds`
 _LAST_JOB = 3600.0  # seconds in which the last job must end, when nothing is killed any more
-GROWTH_BAR = 1.25  # the server's memory between jobs in the last third of the time over that in the first
+_PAUSE = 10.0  # seconds after a job that did not end well, or a blow at nothing
+_LOOK = 1.0
+GROWTH_BAR = 1.25  # memory in the last third of the time over that in the first
 
 
 class Soak:
@@ -52,7 +54,7 @@ class Soak:
         self._every = every
         self.poc = Poc(folder / "poc")
         self.fire = Fire(self.poc, self._rng)
-        self.samples: list[dict] = []
+        self.watch = Watch(self.poc, folder / "samples.jsonl")
         self.runs: list[Path] = []
         self.codes: list[int] = []
 
@@ -69,31 +71,27 @@ class Soak:
         strike = self._next_strike()
         while time.monotonic() < end:
             out = self._folder / f"run-{len(self.runs) + 1}"
-            say(f"job {len(self.runs) + 1}; {(end - time.monotonic()) / 60:.0f} minutes left")
+            _tell(f"job {len(self.runs) + 1}; {(end - time.monotonic()) / 60:.0f} minutes left")
             with (self._folder / f"{out.name}.log").open("w") as log:
                 process = subprocess.Popen(_submit(self.poc, out), stdout=log, stderr=log)
             self.runs.append(out)
-            last = None
             while process.poll() is None:
-                time.sleep(_SAMPLE / 10)
-                if time.monotonic() < end and time.monotonic() > strike:
-                    say(self.fire.strike())
-                    strike = self._next_strike()
-                if time.monotonic() > end + _LAST_JOB:
+                time.sleep(_LOOK)
+                now = time.monotonic()
+                if strike < now < end and (out / "run.json").is_file():  # submitting needs a server: that is no fault
+                    missed = self.fire.missed
+                    _tell(self.fire.strike())
+                    strike = now + _PAUSE if self.fire.missed > missed else self._next_strike()
+                if now > end + _LAST_JOB:
                     process.kill()
-                last = self._sample(last)
+                self.watch.look(len(self.runs))
             self.codes.append(process.wait())
+            _tell(f"job {len(self.runs)} ended with code {self.codes[-1]}")
+            if self.codes[-1]:
+                time.sleep(_PAUSE)
 
     def _next_strike(self) -> float:
         return time.monotonic() + self._rng.uniform(0.5, 1.5) * self._every
-
-    def _sample(self, last: float | None) -> float:
-        now = time.monotonic()
-        if last is not None and now - last < _SAMPLE:
-            return last
-        disk = total_size([self.poc.flare]) if self.poc.flare.exists() else 0
-        self.samples.append({"at": now, "job": len(self.runs), "memory": memory_of(self.poc), "disk": disk})
-        return now
 
     def outcome(self) -> Outcome:
         """What was seen, against the bars."""
@@ -101,25 +99,23 @@ class Soak:
         errors = [error for run in self.runs if run.name not in failed for error in _errors(run)]
         for error in errors:
             say(error)
-        servers = [sample["memory"].get("server", 0) for sample in self.samples]
-        third = max(1, len(servers) // 3)
-        growth = _median(servers[-third:]) / max(1, _median(servers[:third]))
-        per_job = [
-            max((s["disk"] for s in self.samples if s["job"] == n), default=0) for n in range(1, len(self.runs) + 1)
-        ]
+        kept = kept_rounds(self.poc)
         struck = Counter(self.fire.struck)
         checks = [
             Check("jobs that did not end well", len(failed), 0),
             Check("accepted updates that are lost or stand twice, rounds that are missing", len(errors), 0),
-            Check("server's memory, last third over first", growth, GROWTH_BAR),
+            Check("server's memory, last third over first", self.watch.growth("server"), GROWTH_BAR),
+            Check("sites' memory, last third over first", self.watch.growth("sites"), GROWTH_BAR),
+            Check("folders of checkpoints on the server, for each run", len(kept) / max(1, len(self.runs)), 1),
+            Check("rounds in one of them", max(kept.values(), default=0), _KEPT),
+            Check("rounds of a run in a site's state", kept_states(self.poc), _KEPT),
             Check("kinds of victims that were never struck", len(set(VICTIMS) - set(struck)), 0),
         ]
         figures = {
             "jobs": len(self.runs), "failed": failed, "struck": dict(struck), "missed": self.fire.missed,
             "went_on": sum(_told(self._folder / f"{run.name}.log") for run in self.runs),
-            "disk_after_each_job": per_job, "memory_peak": _peaks(self.samples),
         }  # fmt: skip
-        return Outcome(checks, figures)
+        return Outcome(checks, figures | self.watch.figures())
 
 
 def _errors(run: Path) -> list[str]:
@@ -131,16 +127,11 @@ def _errors(run: Path) -> list[str]:
 
 
 def _told(log: Path) -> int:
-    return log.read_text().count("goes on from the last checkpoint")
+    return sum(log.read_text().count(f" {how} ") for how in ("goes on from the last checkpoint", "starts from the"))
 
 
-def _median(values: list[float]) -> float:
-    return sorted(values)[len(values) // 2]
-
-
-def _peaks(samples: list[dict]) -> dict[str, int]:
-    roles = {role for sample in samples for role in sample["memory"]}
-    return {role: max(sample["memory"].get(role, 0) for sample in samples) for role in sorted(roles)}
+def _tell(text: str) -> None:
+    say(f"{time.strftime('%H:%M:%S')} {text}")
 
 
 def _submit(poc: Poc, out: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""What gets a `kill -9` in the soak: the server, a site, a site's job process, or its trainer."""
+"""What gets a `kill -9` in the soak: the server, a site, the process of the job of either, or a trainer."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import psutil
 
 from app_fedsm.federation.poc import SERVER, Poc
 from benchmarks.process import say
-from fedsm.core.errors import UserError
 
-VICTIMS = ("server", "site", "job process", "trainer")
-_JOB, _TRAINER = "worker_process", "trainer_process"
+VICTIMS = ("server", "server's job", "site", "site's job", "trainer")
+JOB, SERVER_JOB, TRAINER = "worker_process", "runner_process", "trainer_process"  # in command lines
+_TIMES = 10  # that what is started meanwhile by FLARE's watching shells is looked for
+_TRIES = 5  # to start again
 
 
 class Fire:
@@ -34,54 +35,50 @@ class Fire:
         """Kills one of them; returns what was done, in words. Each kind has its turn before one has its second."""
         least = min(self.struck.count(kind) for kind in VICTIMS)
         kind = self._rng.choice([kind for kind in VICTIMS if self.struck.count(kind) == least])
-        site = SERVER if kind == "server" else self._rng.choice(self._poc.note["sites"])
-        victims = self._victims(kind, site)
-        if not victims:
+        of_server = kind in ("server", "server's job")
+        who = SERVER if of_server else self._rng.choice(self._poc.note["sites"])
+        whole = kind in ("server", "site")
+        killed = 0
+        for _ in range(_TIMES if whole else 1):
+            if not (victims := self._victims(kind, who)):
+                break
+            for process in victims:  # FLARE's watching shell first, or it would start the other one again
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(victims, timeout=10)
+            killed += len(victims)
+        if not killed:
             self.missed += 1
-            return f"no {kind} of {site} to kill"
-        for process in victims:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        psutil.wait_procs(victims, timeout=10)
+            return f"no {kind} of {who} to kill"
         self.struck.append(kind)
-        if kind in ("server", "site"):
+        if whole:
             self._start_again()
-        return f"killed {kind} of {site} ({len(victims)} processes)"
+        return f"killed {kind} of {who} ({killed} processes)"
 
-    def _victims(self, kind: str, site: str) -> list[psutil.Process]:
-        folder = str(self._poc.kits / site)
-        ours = [p for p in self._poc.processes() if any(folder in part for part in _command(p))]
-        if kind in ("server", "site"):  # FLARE's watching shell first, or it would start the other one again
+    def _victims(self, kind: str, who: str) -> list[psutil.Process]:
+        folder = f"{self._poc.kits / who}"
+        ours = [p for p in self._poc.processes() if folder in command_of(p)]
+        if kind in ("server", "site"):
             return sorted(ours, key=lambda process: process.create_time())
-        jobs = [p for p in ours if _JOB in " ".join(_command(p))]
-        if kind == "job process":
+        jobs = [p for p in ours if (SERVER_JOB if kind == "server's job" else JOB) in command_of(p)]
+        if kind != "trainer":
             return jobs
-        return [c for job in jobs for c in job.children(recursive=True) if _TRAINER in " ".join(_command(c))]
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return [c for job in jobs for c in job.children(recursive=True) if TRAINER in command_of(c)]
+        return []
 
     def _start_again(self) -> None:
-        for _ in range(5):
+        for _ in range(_TRIES):
             try:
                 self._poc.start()
                 return
-            except UserError as e:
-                say(f"starting again: {e}")
+            except Exception as e:  # a server that is just starting may answer with any of FLARE's errors
+                say(f"starting again: {type(e).__name__}: {e}")
                 time.sleep(5)
 
 
-def memory_of(poc: Poc) -> dict[str, int]:
-    """Role -> resident bytes of all processes of that role now."""
-    found: dict[str, int] = {}
-    for process in poc.processes():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            words = " ".join(process.cmdline())
-            side = "server" if f"/{SERVER}" in words else "sites"
-            job = _JOB in words or "runner_process" in words or _TRAINER in words
-            role = f"{side}' jobs" if job and side == "sites" else f"{side}'s job" if job else side
-            found[role] = found.get(role, 0) + process.memory_info().rss
-    return found
-
-
-def _command(process: psutil.Process) -> list[str]:
+def command_of(process: psutil.Process) -> str:
+    """A process's command line; empty when it has ended."""
     with contextlib.suppress(psutil.NoSuchProcess):
-        return process.cmdline()
-    return []
+        return " ".join(process.cmdline())
+    return ""

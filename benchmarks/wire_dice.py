@@ -1,30 +1,23 @@
 """Does a thin wire cost Dice? `python -m benchmarks.wire_dice --breast ../shared/data/breast --out runs/wire_dice`.
 
 Trains FedSM with each `wire` and seed, on the demo's synthetic retinal sites and on breast, small: 32 px and a small
-U-Net unless told otherwise. A pair is one federation in this process, as in `benchmarks/robust.py`: what is finished
-stands in `OUT/cells.json` and is not run again, and `--minutes` ends a call after so much processor time. The same at
-full size, in the simulator: `fedsm experiment wire`.
+U-Net unless told otherwise. A pair is one federation in this process (`benchmarks/cells.py`): what is finished stands
+in `OUT/cells.json` and is not run again, and `--minutes` ends a call after so much processor time. The same at full
+size, in the simulator: `fedsm experiment wire`.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import logging
-import shutil
 import sys
-import time
+from functools import partial
 from pathlib import Path
 from statistics import mean
 
-import torch
-
 from app_fedsm.config.build import build_settings
+from benchmarks.cells import fill, play
 from benchmarks.process import Failed, say
-from fedsm.core.files import write_json
-from fedsm.data.site_folder import list_sites
 from fedsm.data.synthetic import write_sites
-from tests.helpers.federation import Federation, results_of
 
 WORDS = ("float32", "int8", "bfloat16", "float16")
 SEEDS = (0, 1, 2)
@@ -32,26 +25,16 @@ _MODELS = ("global", "super_model")
 _TASKS = {"demo": ("retinal", 3e-3), "breast": ("breast", 1e-2)}
 
 
-def play(name: str, word: str, seed: int, data: Path, out: Path, args: argparse.Namespace) -> dict:
-    """Runs one job; returns its test Dice (client average) and the bytes of a site and round, up.
-
-    Raises:
-        Failed: the federation gave up.
-    """
+def cell(name: str, word: str, seed: int, data: Path, args: argparse.Namespace) -> dict:
+    """Runs one job; returns its test Dice (client average) and the bytes of a site and round, up."""
     task, lr = _TASKS[name]
     settings = build_settings(
         task, "fedsm", rounds=args.rounds, seed=seed, size=args.size, batch_size=4, lr=lr, round_timeout=3600,
         overrides=[f"wire={word}", f"task.unet.channels={args.channels}", "task.unet.residual_units=1"],
     )  # fmt: skip
-    folder, started = out / "federation", time.process_time()
-    shutil.rmtree(folder, ignore_errors=True)
-    federation = Federation(folder, data, settings, list_sites(data)).run()
-    if federation.panic:
-        raise Failed(f"{name}, {word}, seed {seed}: {federation.panic}")
-    results = results_of(federation)
+    results, _ = play(args.out / "federation", data, settings)
     dice = {model: results["test"][model]["client_avg"] for model in _MODELS}
-    up = max(max(counts) for counts in results["wire"]["up_bytes"].values())
-    return dice | {"up_bytes": up, "cpu_seconds": time.process_time() - started}
+    return dice | {"up_bytes": max(max(counts) for counts in results["wire"]["up_bytes"].values())}
 
 
 def tables(cells: dict[str, dict], words: list[str]) -> str:
@@ -87,30 +70,23 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--words", nargs="+", default=list(WORDS[:2]), choices=WORDS, help="default: float32 int8")
     parser.add_argument("--minutes", type=float, default=10, help="processor time of this call (default: 10)")
     args = parser.parse_args(argv)
-    out = args.out.resolve()
-    out.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(1)
-    logging.disable(logging.CRITICAL)
-    demo = out / "demo"
+    args.out = args.out.resolve()
+    args.out.mkdir(parents=True, exist_ok=True)
+    demo = args.out / "demo"
     if not demo.is_dir():
         write_sites(demo, 6, 0, args.images, 2 * args.size)
     sources = {"demo": demo} | ({"breast": args.breast.resolve()} if args.breast else {})
-    file = out / "cells.json"
-    cells = json.loads(file.read_text()) if file.is_file() else {}
-    for seed in SEEDS:
-        for name, data in sources.items():
-            for word in args.words:
-                key = f"{name} {word} {seed}"
-                if key in cells:
-                    continue
-                if time.process_time() > 60 * args.minutes:
-                    say(f"stopped before {key}: {args.minutes:g} minutes of processor time are over")
-                    print(tables(cells, args.words))
-                    return 0
-                cells[key] = play(name, word, seed, data, out, args)
-                write_json(file, cells)
-                say(f"{key}: {cells[key]}")
-    print(tables(cells, args.words))
+    wanted = (
+        (f"{name} {word} {seed}", partial(cell, name, word, seed, data, args))
+        for seed in SEEDS
+        for name, data in sources.items()
+        for word in args.words
+    )
+    try:
+        print(tables(fill(args.out, wanted, args.minutes), args.words))
+    except Failed as e:
+        say(str(e))
+        return 1
     return 0
 
 

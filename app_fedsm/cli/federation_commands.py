@@ -119,7 +119,7 @@ def _status(args: argparse.Namespace) -> Result:
     if args.run:
         check_study(args.run, args.study)
         run = status.of_run(args.run)
-        print(status.describe(run))
+        print(status.describe_run(run))
         return Result(0, run)
     server = status.of_server(login_of(args, args.kit))
     print(status.describe_server(server))

@@ -101,6 +101,7 @@ class JobStatus(Described):
         default=[], description="The sites that answered in that round; of an evaluation, those that have scored."
     )
     missing: dict[Site, str] = Field(default={}, description="The sites that did not, and why.")
+    asked: int | None = Field(default=None, description="With `fraction`: how many sites were asked in that round.")
     refused: list[SiteNotes] = Field(default=[], description="Sites whose answers were refused, in the whole run.")
     warned: list[SiteNotes] = Field(default=[], description="Sites whose answers were taken with a warning.")
     quarantined: list[Quarantined] = Field(default=[], description="Sites that are in quarantine now.")
@@ -115,6 +116,9 @@ class RunStatus(JobStatus):
     """With RUN: how far that run is."""
 
     run: str = Field(description="The run's folder.")
+    command: str | None = Field(
+        default=None, description="What to do next with a run of a federation whose result is not here yet."
+    )
 
 
 class ServerStatus(Described):

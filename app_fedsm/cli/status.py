@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app_fedsm.cli.run_documents import JobStatus, RunStatus, ServerStatus
+from app_fedsm.runs.hints import paste
 from app_fedsm.runs.run_folder import PROGRESS, RESULTS, events_of, is_federation
 from fedsm.core.errors import UserError
 from fedsm.core.plain_json import reading
@@ -42,7 +43,7 @@ def progress(events: list[dict]) -> dict[str, Any]:
     found |= {key: started[key] for key in ("sites", "rounds", "round")}
     found |= {kind: _notes(events, kind) for kind in ("refused", "warned")}
     if rows := [e for e in events if e["event"] == "round"]:
-        found |= {key: rows[-1][key] for key in ("round", "answered", "missing")}
+        found |= {key: rows[-1][key] for key in ("round", "answered", "missing")} | {"asked": rows[-1].get("asked")}
         found["quarantined"] = _resting(events, found["round"])
         scores: dict[str, float] = next((e["score"] for e in reversed(rows) if e["score"]), {})
         found["validation"] = [{"track": t, "measure": started["scores"][t], "value": v} for t, v in scores.items()]
@@ -84,6 +85,23 @@ def describe(job: JobStatus) -> str:
     return f"{line}: {job.reason}" if job.reason else line
 
 
+_NEXT = {  # how it stands with a job whose result is not here -> the command, and what it does
+    "finished": ("fetch", "downloads its result"), "failed": ("resume", "goes on from its last checkpoint"),
+    "ended": ("resume", "goes on from its last checkpoint"), "lost": ("resume", "goes on from its last checkpoint"),
+}  # fmt: skip
+
+
+def describe_run(run: RunStatus) -> str:
+    """A run's job in a line, and in a second one what to do next."""
+    if run.command is None:
+        return describe(run)
+    return f"{describe(run)}\n`{run.command}` {_next(run.state)[1]}"
+
+
+def _next(state: str) -> tuple[str, str]:
+    return _NEXT.get(state, ("fetch", "follows it to its end"))
+
+
 def describe_server(status: ServerStatus) -> str:
     """A server in a line, and a line for each of its jobs."""
     sites = ", ".join(status.connected) or "none"
@@ -100,7 +118,8 @@ def _progress_line(job: JobStatus) -> str:
     parts = [f"round {job.round} of {job.rounds} done"]
     if not job.answered:
         return ", ".join([*parts, f"{len(job.sites)} sites", *failed])
-    parts.append(f"{len(job.answered)} of {len(job.sites)} sites answered")
+    asked = f"{len(job.sites)} sites" if job.asked is None else f"{job.asked} sites that were asked"
+    parts.append(f"{len(job.answered)} of {asked} answered")
     parts += [f"{site} missing: {why}" for site, why in job.missing.items()]
     for kind, notes in (("refused", job.refused), ("warned", job.warned)):
         parts += [f"{note.site} {kind} {note.times} times (last: {note.last_reason})" for note in notes]
@@ -129,7 +148,9 @@ def of_run(out: Path) -> RunStatus:
 
     run, job = {"run": str(out.resolve())}, remote.load_job(out) if is_federation(out) else None
     if job and not (out / RESULTS).is_file():
-        return RunStatus.model_validate(of_job(remote.login_of(job), job["job_id"]).model_dump() | run)
+        status = of_job(remote.login_of(job), job["job_id"])
+        command = paste("fedsm", _next(status.state)[0], out)
+        return RunStatus.model_validate(status.model_dump() | run | {"command": command})
     with reading(out / PROGRESS, "the run itself may be sound: `fedsm report` and `fedsm resume` do not need it"):
         return RunStatus.model_validate(progress(events_of(out)) | {"job_id": job and job["job_id"]} | run)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import re
 from importlib import resources
 from pathlib import Path
@@ -30,6 +32,11 @@ def _load(what: str, name: str) -> dict:
     known = available(what)
     if name not in known:
         raise UserError(f"unknown {what[:-1]} {name!r}", remedy=known_words(name, known))
+    return copy.deepcopy(_packaged(what, name))
+
+
+@functools.cache  # an experiment builds hundreds of jobs from them
+def _packaged(what: str, name: str) -> dict:
     return read_yaml(resources.files("app_fedsm.config") / what / f"{name}.yaml").content
 
 

@@ -54,7 +54,7 @@ class Grid:
                 for run in runs:
                     taking_part = self.spec(run)["sites"]
                     check_tracks(run.settings, taking_part)
-                    if (shape := (run.settings.task, run.settings.size, run.settings.tracks)) not in tried:
+                    if (shape := (run.settings.task, run.settings.size, len(taking_part))) not in tried:
                         try_networks(run.settings, len(taking_part))
                         tried.append(shape)
             except UserError as e:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 1.0
 PATIENCE = 60.0  # seconds that a server may be unreachable while a job is followed
-WAITING = ("SUBMITTED", "APPROVED", "DISPATCHED")
+DISPATCHED = "DISPATCHED"
+WAITING = ("SUBMITTED", "APPROVED", DISPATCHED)
 RUNNING = "RUNNING"
 COMPLETED = "FINISHED:COMPLETED"
 
@@ -44,10 +45,11 @@ def events_of(session: Session, job_id: str, after: int = 0) -> list[dict]:
 
 
 class _LostJobCheck:
-    """Notices a job that was lost with its server, which FLARE lists as running for ever.
+    """Notices a job that was lost with its server, which FLARE lists as running for ever, or as dispatched.
 
-    A job that has just ended looks the same as long as the server waits for the sites' last messages. So this waits,
-    too, and only briefly where the server was seen to be away.
+    A job that has just ended looks the same as long as the server waits for the sites' last messages, and one that is
+    dispatched as long as the server waits for the sites to start it. So this waits, too, and only briefly where a
+    running job's server was seen to be away.
     """
 
     def __init__(self, job_id: str):
@@ -55,8 +57,8 @@ class _LostJobCheck:
         self._stopped: float | None = None
         self.server_was_away = False
 
-    def check(self, session: Session) -> None:
-        """To be called regularly while FLARE says that the job runs.
+    def check(self, session: Session, status: str) -> None:
+        """To be called regularly while FLARE says that the job runs or is dispatched.
 
         Raises:
             UserError: it is lost.
@@ -65,9 +67,10 @@ class _LostJobCheck:
             self._stopped = None
             return
         self._stopped = self._stopped or time.monotonic()
-        if time.monotonic() - self._stopped > (PATIENCE / 4 if self.server_was_away else 3 * PATIENCE):
+        soon = self.server_was_away and status == RUNNING
+        if time.monotonic() - self._stopped > (PATIENCE / 4 if soon else 3 * PATIENCE):
             raise JobLost(
-                f"the server does not run job {self._job_id} any more, though FLARE lists it as running: it was lost"
+                f"the server does not run job {self._job_id}, though FLARE lists it as {status.lower()}: it was lost"
                 " when the server was started again",
                 remedy="`fedsm resume RUN` goes on from its last checkpoint",
             )
@@ -100,8 +103,8 @@ def follow(
                         status = meta["status"]
                         events = events_of(session, job_id, seen) if status == RUNNING else []
                         seen += len(events)
-                        if status == RUNNING and not events:
-                            lost_job_check.check(session)
+                        if status in (RUNNING, DISPATCHED) and not events:
+                            lost_job_check.check(session, status)
                         for event in events:
                             failure = show(bar, event) or failure
                         if watch and status == RUNNING and seen:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import shlex
 import shutil
 import time
@@ -11,7 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app_fedsm.federation import session as sessions
-from app_fedsm.federation.following import PATIENCE, POLL_SECONDS, RUNNING, WAITING, events_of, follow, refusals
+from app_fedsm.federation.following import (
+    COMPLETED,
+    PATIENCE,
+    POLL_SECONDS,
+    RUNNING,
+    WAITING,
+    events_of,
+    follow,
+    refusals,
+)
 from app_fedsm.federation.session import Login
 from app_fedsm.runs.run_folder import EARLIER, LOG, PROGRESS, RESULTS, RUN, check_links, check_rounds, collect
 from app_fedsm.runs.run_folder import events_of as progress_of
@@ -28,6 +39,9 @@ from fedsm.server.resume import check_rounds_kept
 if TYPE_CHECKING:
     from nvflare.fuel.flare_api.flare_api import Session
 
+_ASKED_TOO_EARLY = "no app command func"  # FLARE's word for a job that was asked for its progress before it had begun
+_DEAD_PROCESS = ("FINISHED:EXECUTION_EXCEPTION", "FINISHED:ABNORMAL")
+STOP_SECONDS = 3 * PATIENCE  # the server waits for an answer of each site, also of one that was just killed
 _NOTED = ("job_id", "kit", "settings", "sites", "byoc", "resources", "earlier")  # in run.json
 
 
@@ -35,13 +49,23 @@ class JobFailed(Exception):
     """The job ended without results; the message says why.
 
     Attributes:
-        can_go_on: whether it may end well when it goes on from its last checkpoint as it is: a site's process had
-            died, or too few sites had answered.
+        can_go_on: whether it may end well when it goes on from its last checkpoint as it is: a process had died, or
+            too few sites had answered.
+        no_checkpoint: it was to go on, but the jobs before it had ended before their first checkpoint.
     """
 
-    def __init__(self, reason: str, can_go_on: bool = False):
+    def __init__(self, reason: str, can_go_on: bool = False, no_checkpoint: bool = False):
         super().__init__(reason)
         self.can_go_on = can_go_on
+        self.no_checkpoint = no_checkpoint
+
+
+class NotYet(UserError):
+    """What cannot be done now, but perhaps soon: sites are away, or a job is still being stopped."""
+
+
+class StillRuns(UserError):
+    """There is nothing to resume: the job runs, and no site waits outside."""
 
 
 def check_connected(login: Login, sites: list[str]) -> None:
@@ -62,7 +86,7 @@ def check_connected(login: Login, sites: list[str]) -> None:
 def submit(
     login: Login, settings: JobSettings, out: Path, sites: list[str], byoc: bool = False,
     resources: dict[str, dict] | None = None, earlier: Sequence[str] = (), all_sites: list[str] | None = None,
-    from_round: int | None = None, tracking: Tracking = DEFAULT_TRACKING, supervise: int = 0,
+    from_round: int | None = None, tracking: Tracking = DEFAULT_TRACKING, supervise: int = 0, token: str | None = None,
 ) -> str:  # fmt: skip
     """Submits a job and notes it in the run's folder, so that a later command can follow it.
 
@@ -78,6 +102,7 @@ def submit(
         from_round: the round to go on from; default: that of the newest checkpoint.
         tracking: where the curves go.
         supervise: how often the job goes on by itself after a fault, while a command follows it.
+        token: see `hand_in`.
 
     Returns:
         the job's id.
@@ -95,7 +120,7 @@ def submit(
             resources=resources, track=tracking,
         )  # fmt: skip
         recipe.export(str(out / "job"))
-        job_id = hand_in(session, out / "job" / recipe.name)
+        job_id = hand_in(session, out / "job" / recipe.name, token)
     note = {"job_id": job_id, "kit": str(login.kit.resolve()), "study": login.study, "settings": settings.to_dict()}
     more = {"sites": all_sites or sites, "byoc": byoc, "resources": resources or {}, "earlier": list(earlier)}
     more["supervise"] = supervise
@@ -103,27 +128,47 @@ def submit(
     return job_id
 
 
-def hand_in(session: Session, folder: Path) -> str:
+def hand_in(session: Session, folder: Path, token: str | None = None) -> str:
     """Submits an exported job; returns its id.
+
+    Args:
+        session: with the server.
+        folder: the job.
+        token: a word for this submission. If the connection was lost after the server had stored the job, the same
+            word later brings that job's id, and no second job.
 
     Raises:
         UserError: the server refuses it.
     """
-    from nvflare.fuel.flare_api.api_spec import AuthorizationError
+    from nvflare.fuel.flare_api import api_spec
 
     try:
-        return session.submit_job(str(folder))
-    except AuthorizationError as e:
+        return session.submit_job(str(folder), *([token] if token else []))
+    except (api_spec.NoConnection, api_spec.SessionClosed):  # the session says so
+        raise
+    except api_spec.AuthorizationError as e:
         raise UserError(
             "the server refused the job: this kit's user may not submit jobs",
             remedy="use the kit of a `lead`; the server's operator makes one",
         ) from e
+    except (api_spec.SubmitTokenConflict, api_spec.SubmitTokenJobDeleted) as e:
+        # Stored before, with other sites connected; or deleted since, or never complete.
+        return _stored(session, getattr(e, "existing_job_id", None)) or hand_in(session, folder)
     except Exception as e:  # FLARE has a dozen exceptions for this
         raise UserError(f"the server refused the job: {' '.join(str(e).split())}") from e
 
 
+def _stored(session: Session, job_id: str | None) -> str | None:
+    """The id of a job, if the server has it."""
+    from nvflare.fuel.flare_api.api_spec import JobNotFound
+
+    with contextlib.suppress(JobNotFound):
+        return job_id if job_id and session.get_job_meta(job_id) else None
+    return None
+
+
 def resume(
-    out: Path, rounds: int | None = None, join: Sequence[str] = (), from_round: int | None = None
+    out: Path, rounds: int | None = None, join: Sequence[str] = (), from_round: int | None = None, anew: bool = False
 ) -> tuple[str, list[str]]:
     """Goes on with a run as a new job, from a checkpoint on the server's disk.
 
@@ -136,12 +181,15 @@ def resume(
         rounds: another number of rounds.
         join: sites that take part for the first time.
         from_round: the round to go back to; default: the newest checkpoint's. A job that runs is stopped for it.
+        anew: start from the first round, because the server keeps no checkpoint yet.
 
     Returns:
         the new job's id, and the sites of the run that are not connected: they stay in the run.
 
     Raises:
-        UserError: there is nothing to resume, or too few sites are there.
+        NotYet: too few sites are there, or the job does not stop.
+        StillRuns: it runs, and no site waits to come back.
+        UserError: there is nothing to resume.
     """
     check_links(out)
     job = load_job(out)
@@ -162,17 +210,20 @@ def resume(
         sites = [*job["sites"], *join]
         present = [site for site in sites if site in here]
         if len(present) < settings.min_sites:
-            raise UserError(f"{len(present)} of {len(sites)} sites are connected, min_sites is {settings.min_sites}")
-        if events_of(session, old):
+            raise NotYet(f"{len(present)} of {len(sites)} sites are connected, min_sites is {settings.min_sites}")
+        if events_of(session, old) or sessions.runs(session, old):
             # A restarted site is connected but not in the job, long before the job has noticed.
             if not join and from_round is None and all(old in running[site] for site in present):
                 fetch = shlex.join(["fedsm", "fetch", str(out)])
-                raise UserError(f"job {old} runs and no site waits to come back", remedy=f"`{fetch}` waits for it")
+                raise StillRuns(f"job {old} runs and no site waits to come back", remedy=f"`{fetch}` waits for it")
             _stop(session, old)
-    ids = [old, *job["earlier"]]
+    ids = [] if anew else [old, *job["earlier"]]
+    asked = json.dumps([rounds, sorted(join), from_round, anew])
+    token = f"after-{old}-{hashlib.sha256(asked.encode()).hexdigest()[:16]}"
     new = submit(
-        login, settings, out, present, job["byoc"], job["resources"], ids, sites, from_round, tracking, job["supervise"]
-    )
+        login, settings, out, present, job["byoc"], job["resources"], ids, sites, from_round, tracking,
+        job["supervise"], token,
+    )  # fmt: skip
     if (out / RESULTS).is_file():
         (out / RESULTS).replace(out / EARLIER)  # so that they are not taken for the new job's results
     return new, [site for site in sites if site not in present]
@@ -181,10 +232,10 @@ def resume(
 def _stop(session: Session, job_id: str) -> None:
     """Aborts a job and waits until FLARE has ended it."""
     session.abort_job(job_id)
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + STOP_SECONDS
     while session.get_job_meta(job_id)["status"] in (*WAITING, RUNNING):
         if time.monotonic() > deadline:
-            raise UserError(f"job {job_id} does not stop", remedy="try again, or ask the server's operator")
+            raise NotYet(f"job {job_id} does not stop", remedy="try again, or ask the server's operator")
         time.sleep(POLL_SECONDS)
 
 
@@ -221,7 +272,7 @@ def finish(out: Path, watch: Callable[[Session], object] | None = None, patience
 
     Args:
         out: the run's folder.
-        watch, patience: see `follow`.
+        watch, patience: see `follow`; also how long the server may be away when the result is to be downloaded.
 
     Raises:
         JobFailed: it ended without results.
@@ -229,23 +280,39 @@ def finish(out: Path, watch: Callable[[Session], object] | None = None, patience
     """
     check_links(out)
     job = load_job(out)
-    login = login_of(job)
-    meta, failure = follow(login, job["job_id"], job["settings"]["rounds"], "round", watch, patience)
-    with download(login, job["job_id"], out / LOG) as workspace:
-        if workspace:
-            collect(workspace, out)
+    login, job_id, ended = login_of(job), job["job_id"], None
+    while True:
+        meta, failure = follow(login, job_id, job["settings"]["rounds"], "round", watch, patience)
+        ended = ended or time.monotonic()
+        try:
+            with download(login, job_id, out / LOG) as workspace:
+                if workspace:
+                    collect(workspace, out)
+            if workspace or meta["status"] != COMPLETED or time.monotonic() - ended > PATIENCE:
+                break
+        except sessions.NoServer:  # killed between the job's end and now: the result is on its disk
+            if time.monotonic() - ended > patience:
+                raise
+        time.sleep(POLL_SECONDS)
     if (out / RESULTS).is_file():
         return read_json(out / RESULTS)
     reason = failure or reason_of(out / PROGRESS, out / LOG, meta)
-    raise JobFailed(reason, _can_go_on(progress_of(out), str(meta.get("status"))))
+    events = progress_of(out) if workspace else []  # else the file is an earlier job's
+    raise JobFailed(reason, _can_go_on(events, meta), any(event.get("no_checkpoint") for event in events))
 
 
-def _can_go_on(events: list[dict], status: str) -> bool:
-    """Whether a job that failed may go on as it is: what it said itself, or FLARE had ended it for a dead process."""
+def _can_go_on(events: list[dict], meta: dict) -> bool:
+    """Whether a job that failed may go on as it is: what it said itself, or FLARE had ended it for a dead process.
+
+    FLARE's words: EXECUTION_EXCEPTION for a process of a site, ABNORMAL for the job's own at the server, FAILED_TO_RUN
+    among others for sites that were killed while the job came to them.
+    """
     failed = [event for event in events if event["event"] == "failed"]
     if failed:
         return failed[-1].get("can_go_on") is True
-    return status == "FINISHED:EXECUTION_EXCEPTION"
+    silent = any("no reply" in str(line) for line in meta.get("job_deploy_detail") or [])
+    status = str(meta.get("status"))
+    return status in _DEAD_PROCESS or (status == "FINISHED:FAILED_TO_RUN" and silent)
 
 
 @contextlib.contextmanager
@@ -283,7 +350,7 @@ def reason_of(progress: Path, log: Path, meta: dict) -> str:
     status = str(meta.get("status"))
     history = [str(line) for line in meta.get("schedule_history") or []] if "SCHEDULE" in status else []
     written = log.read_text(errors="replace").splitlines() if log.is_file() else []
-    errors = [line for line in written if " - ERROR - " in line]
+    errors = [line for line in written if " - ERROR - " in line and _ASKED_TOO_EARLY not in line]
     last = [" ".join(line.split())[:300] for line in errors[-1:]]
     why = refusals(meta) or history[-1:] or last
     return "; ".join([f"FLARE says {status}", *why, f"see {log}"])

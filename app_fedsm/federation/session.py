@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 _CONFIG = Path("startup") / "fed_admin.json"
 
 
+class NoServer(UserError):
+    """The server does not answer, or not any more. It may come back."""
+
+
 @dataclass(frozen=True)
 class Login:
     """How a user comes to a server.
@@ -43,7 +47,8 @@ def connect(login: Login, timeout: float = 15.0) -> Iterator:
         timeout: seconds to try.
 
     Raises:
-        UserError: no such kit, study or server, or the server refuses the certificate or stops answering.
+        NoServer: none answers, or it stops answering.
+        UserError: no such kit or study, or the server refuses the certificate.
     """
     from nvflare.apis.utils.format_check import name_check
     from nvflare.fuel.flare_api import api_spec
@@ -58,7 +63,7 @@ def connect(login: Login, timeout: float = 15.0) -> Iterator:
         with contextlib.redirect_stdout(io.StringIO()):  # FLARE prints every attempt
             session = new_secure_session(user, str(kit), timeout=timeout, study=login.study, auto_login_max_tries=2)
     except api_spec.NoConnection as e:
-        raise UserError(f"no FLARE server answers at {address(kit)}: is it started, and its port open?") from e
+        raise NoServer(f"no FLARE server answers at {address(kit)}: is it started, and its port open?") from e
     except (api_spec.AuthenticationError, api_spec.AuthorizationError) as e:
         studies = f"`nvflare study list --startup-kit {shlex.quote(str(kit))}` names yours"
         raise UserError(
@@ -69,8 +74,8 @@ def connect(login: Login, timeout: float = 15.0) -> Iterator:
         raise UserError(f"no session with {address(kit)} by the kit {kit.name}: {_first_line(e)}") from e
     try:
         yield session
-    except api_spec.NoConnection as e:
-        raise UserError(f"the server at {address(kit)} does not answer any more") from e
+    except (api_spec.NoConnection, api_spec.SessionClosed) as e:  # closed: it was started again meanwhile
+        raise NoServer(f"the server at {address(kit)} does not answer any more") from e
     finally:
         with contextlib.suppress(Exception):  # the server may have stopped meanwhile
             session.close()
@@ -104,13 +109,15 @@ def running_at(session: Session) -> dict[str, set[str]]:
     The server's own list keeps a killed site for ten minutes, so each site is asked. One request per site, because the
     server may wait longer for a site that was just killed (10 s) than a session waits for the server (5 s).
     """
-    from nvflare.fuel.flare_api.api_spec import InvalidTarget, NoConnection
+    from nvflare.fuel.flare_api.api_spec import InvalidTarget, NoClientsAvailable, NoConnection, NoReply
 
     running: dict[str, set[str]] = {}
     for client in session.get_connected_client_list():
         try:
             answers = session.get_client_job_status([client.name]) or []
         except InvalidTarget:  # not in the study: the server lists all sites, and answers for the study's only
+            continue
+        except (NoReply, NoClientsAvailable):  # it has gone since the list was made
             continue
         except NoConnection:
             session.get_system_info()  # raises the same if it is the server that is silent

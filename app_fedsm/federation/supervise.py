@@ -81,20 +81,48 @@ def supervise(out: Path, times: int, tell: Callable[[str], object]) -> dict:
     """
     if not times:
         return remote.finish(out)
-    for done in range(times + 1):
+    done = 0
+    while True:
         job = remote.load_job(out)
-        outside = SitesOutside(job["sites"], job["job_id"])
+        outside = SitesOutside(job["sites"], job["job_id"]) if done < times else None
+        anew = False
         try:
-            return remote.finish(out, outside if done < times else None, SERVER_PATIENCE)
+            return remote.finish(out, outside, SERVER_PATIENCE)
         except (JobChanged, remote.JobFailed) as e:
-            if done == times or (isinstance(e, remote.JobFailed) and not e.can_go_on):
+            anew = isinstance(e, remote.JobFailed) and e.no_checkpoint
+            if done == times or (isinstance(e, remote.JobFailed) and not (e.can_go_on or anew)):
                 raise
             why = e.message if isinstance(e, UserError) else str(e)
-        _wait_for_sites(remote.login_of(job), job["sites"], int(job["settings"]["min_sites"]))
-        new, away = remote.resume(out)
+        try:
+            new, away = _go_on(out, job, anew)
+        except remote.StillRuns:  # the site that was outside has gone again
+            continue
+        done += 1
+        how = "starts from the first round" if anew else "goes on from the last checkpoint"
         without = f", without {', '.join(away)}" if away else ""
-        tell(f"{why}: job {new} goes on from the last checkpoint{without} ({done + 1} of at most {times} times)")
-    raise AssertionError("the last turn returns or raises")
+        tell(f"{why}: job {new} {how}{without} ({done} of at most {times} times)")
+
+
+def _go_on(out: Path, job: dict, anew: bool) -> tuple[str, list[str]]:
+    """Resumes the run when the sites are there; waits again where the server or a site goes away meanwhile.
+
+    Raises:
+        StillRuns: nothing was wrong any more.
+        UserError: what waiting cannot mend, or too long.
+    """
+    started, stopping = time.monotonic(), 0.0
+    while True:
+        _wait_for_sites(remote.login_of(job), job["sites"], int(job["settings"]["min_sites"]))
+        try:
+            return remote.resume(out, anew=anew)
+        except (sessions.NoServer, remote.NotYet, remote.StillRuns) as e:
+            # Once a stop was asked for, a job that still runs is one that ends.
+            if isinstance(e, remote.StillRuns) and time.monotonic() > stopping:
+                raise
+            stopping = stopping or time.monotonic() + remote.STOP_SECONDS
+            if time.monotonic() - started > SERVER_PATIENCE:
+                raise
+        time.sleep(POLL_SECONDS)
 
 
 def _wait_for_sites(login: Login, sites: list[str], enough: int) -> None:

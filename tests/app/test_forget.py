@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from app_fedsm.cli.main import main
+from fedsm.core.model_store import FOLDER, OnDisk
 from fedsm.selectors.gaussian import gaussian_classes
 from fedsm.server.checkpoint import Checkpoints
 from fedsm.super_model.artefact import load_super_model
@@ -42,7 +43,9 @@ def test_statistics_are_those_of_the_others_to_the_bit(runs, tmp_path, capsys):
     """The sums that stay, and the classes made of them, are what they were and would be without the site."""
     run = copied(runs, "statistics", tmp_path)
     before = last_weights(run)
+    OnDisk(run / FOLDER).put("personal.site-2", before["personal.site-2"])  # left by a server that was killed
     assert main(["forget", "site-2", str(run), "--yes"]) == 0
+    assert not (run / FOLDER).exists()
     assert capsys.readouterr().out.strip() == str(run)
 
     after = last_weights(run)

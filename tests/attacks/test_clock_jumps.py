@@ -29,6 +29,6 @@ def test_a_jump_of_the_clock_loses_no_job(monkeypatch):
 
     monkeypatch.setattr(following.sessions, "runs", lambda session, job_id: False)
     pulse = following._LostJobCheck("job")
-    pulse.check(None)
+    pulse.check(None, "RUNNING")
     monkeypatch.setattr(following.time, "time", lambda: 1e12)
-    pulse.check(None)  # it has been silent for a moment only
+    pulse.check(None, "RUNNING")  # it has been silent for a moment only

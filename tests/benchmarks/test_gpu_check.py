@@ -19,6 +19,19 @@ def test_both_loops_train_the_same():
     assert lines[1].partition("loss ")[2] == lines[2].partition("loss ")[2].partition(";")[0]
 
 
+def test_streams_are_compared():
+    """On the CPU they have no effect: the same weights."""
+    settings = small_settings(method="fedavg", selector=None)
+    lines = gpu_check.compare(torch.device("cpu"), settings, 8, compiler=False)
+    assert len(lines) == 2 and lines[1].endswith("weights apart by 0.0e+00")
+
+
+@pytest.mark.slow
+def test_two_devices_are_compared_with_one(tmp_path):
+    (line,) = gpu_check.split("cpu", 2, small_settings(method="fedavg", selector=None), tmp_path, 16)
+    assert line.startswith("2 devices: ") and float(line.rpartition(" ")[2]) < 1e-5
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here: `make gpu-check` on a machine with one")
 def test_a_pass_on_a_gpu_waits_nowhere():
     settings, device = small_settings(method="fedavg", selector=None), torch.device("cuda")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedsm.client import site_settings, site_trainer
+from fedsm.client import devices, site_trainer
 from fedsm.client.failures import explain
 from fedsm.client.gpu_failures import GpuFailure, gpu_failure, why_no_cuda
 from fedsm.core.errors import UserError
@@ -77,9 +77,9 @@ def test_why_there_is_no_gpu():
 def test_a_number_that_no_gpu_has(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert site_settings._device("cuda:1", tmp_path, "a") == CUDA
+    assert devices.site_devices("cuda:1", None, tmp_path, "a") == (CUDA,)
     with pytest.raises(UserError, match="'cuda:2' asked for, but this machine has 2 GPUs; use cuda:0 to cuda:1"):
-        site_settings._device("cuda:2", tmp_path, "a")
+        devices.site_devices("cuda:2", None, tmp_path, "a")
 
 
 def test_a_task_that_runs_out_of_memory_says_so(monkeypatch):

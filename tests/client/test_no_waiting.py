@@ -12,6 +12,7 @@ from fedsm.client.site_settings import load_site_settings
 from fedsm.client.site_trainer import SiteTrainer
 from fedsm.data import staging
 from fedsm.tracks import learner, precision
+from fedsm.tracks.shared_gradients import SharedGradients, share_gradients
 from tests.helpers.no_waiting import Waits, no_waiting
 from tests.helpers.small_jobs import SITES, small_settings, write_site
 from tests.helpers.trainer_site import SITE, payload_of, place_of
@@ -75,10 +76,10 @@ def watched(monkeypatch) -> list[int]:
     """The pass over a round's batches fails where it waits; its steps are counted."""
     steps = []
 
-    def walk(*given):
+    def walk(*given, **more):
         *rest, before = given
         with no_waiting():
-            return training_pass.train_on(*rest, lambda step: (steps.append(1), before(step)))
+            return training_pass.train_on(*rest, lambda step: (steps.append(1), before(step)), **more)
 
     monkeypatch.setattr(site_trainer, "train_on", walk)
     return steps
@@ -94,6 +95,18 @@ def test_a_round_does_not_wait(name, numbers, tmp_path, data_root, monkeypatch):
     trainer = trainer_of(settings, tmp_path, data_root, precision=numbers)
     updates, _, losses = trainer.train(1, payload_of(settings, 1))
     assert len(steps) >= 2 and updates and np.isfinite(list(losses.values())).all()
+
+
+@pytest.mark.parametrize("numbers", ["bfloat16", "float16"])
+def test_a_batch_that_is_split_does_not_wait(numbers, tmp_path, data_root, monkeypatch):
+    """The sum over devices itself waits on the device: here there is one, and it is its own sum."""
+    as_on_cuda(monkeypatch)
+    steps, sums = watched(monkeypatch), []
+    settings = job(selector="fedavg")
+    trainer = trainer_of(settings, tmp_path, data_root, precision=numbers)
+    share_gradients(trainer.tracks, SharedGradients(sums.append))
+    trainer.train(1, payload_of(settings, 1))
+    assert len(sums) == 3 * len(steps), "one message a network and step"
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,13 @@ import pytest
 from app_fedsm.cli.main import main
 from app_fedsm.federation.following import RUNNING, events_of
 from app_fedsm.federation.poc import Poc
-from app_fedsm.federation.remote import load_job
+from app_fedsm.federation.remote import hand_in, load_job
 from app_fedsm.federation.session import Login, connect, running_at, runs
+from app_fedsm.recipes import FedSMRecipe
 from fedsm.core.errors import UserError
 from tests.helpers.assertions import assert_equals_plain_loop
 from tests.helpers.processes import free_port, kill_all, processes_of
-from tests.helpers.small_jobs import SITES, SMALL
+from tests.helpers.small_jobs import SITES, SMALL, small_settings
 
 pytestmark = pytest.mark.slow
 
@@ -196,6 +197,19 @@ def test_a_supervised_job_survives_the_death_of_a_sites_job_process(poc, tmp_pat
         process.kill()
     assert run.ended() == 0 and "(1 of at most 1 times)" in run.err.read_text()
     assert history(run.out)[-1]["answered"] == SITES
+
+
+def test_a_job_that_is_handed_in_twice_is_one_job(poc, tmp_path):
+    """By FLARE's token, also when the second one has other sites. So a cut-off submission can be repeated."""
+    settings, login = small_settings(rounds=1), Login(poc.lead)
+    jobs = []
+    for number, sites in enumerate((SITES, SITES, SITES[:2])):
+        FedSMRecipe("twice", settings=settings, sites=sites).export(str(tmp_path / str(number)))
+        with connect(login) as session:
+            jobs.append(hand_in(session, tmp_path / str(number) / "twice", "after-nothing"))
+    assert len(set(jobs)) == 1
+    with connect(login) as session:
+        session.abort_job(jobs[0])
 
 
 def test_a_site_joins_and_leaves_for_good(poc, tmp_path, monkeypatch):

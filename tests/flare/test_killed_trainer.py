@@ -3,6 +3,7 @@
 import os
 import signal
 
+import psutil
 import pytest
 import torch
 
@@ -41,3 +42,27 @@ def test_a_trainer_that_is_killed_costs_its_site_one_round(tmp_path, data_root, 
     assert all(torch.equal(personal[2][k], v) for k, v in personal[3].items()), "its personal model is kept"
     weights = last_weights(federation.run_folder)["personal.site-2"]
     assert not all(torch.equal(personal[3][k], v) for k, v in weights.items()), "and learned on in round 3"
+
+
+@pytest.mark.slow
+def test_a_device_process_that_is_killed_costs_its_site_one_round(tmp_path, data_root, monkeypatch):
+    """A site of the simulator with two devices has a trainer's process, too."""
+    mark = tmp_path / "trains"
+    monkeypatch.setattr(trainer_link.TrainerLink.__init__, "__defaults__", (faulty("waits_for_other", mark),))
+    seen = []
+
+    def fault(site, task, shareable, work):
+        if site.name == "site-2" and task == exchange.TRAIN and in_round(shareable) == 2:
+            seen.extend(psutil.Process(site.executor._trainer.pid).children())
+            when_it_trains(mark, seen[0].kill)
+        return work()
+
+    settings = small_settings(rounds=3, round_timeout=300, selector="statistics")
+    own = {"site-2": {"trainer": None, "device": "cpu", "devices": 2}}
+    federation = Federation(tmp_path / "run", data_root, settings, SITES, fault=fault, site_settings=own).run()
+    federation.sites["site-2"].stop()
+    assert federation.panic is None
+    history = results_of(federation)["validation"]["history"]
+    assert [row["answered"] for row in history] == [SITES, ["site-1", "site-3"], SITES]
+    assert "device process 2 of 2 (cpu) was ended by SIGKILL" in history[1]["missing"]["site-2"]
+    assert not psutil.wait_procs(seen, 600)[1]

@@ -2,14 +2,17 @@
 
 import json
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
 from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.impl import wf_comm_server
 from nvflare.apis.shareable import make_reply
 
 from fedsm.flare import exchange
 from fedsm.server.checkpoint import Checkpoints
+from tests.helpers.attack_jobs import LEAD
 from tests.helpers.federation import Federation, failing, in_round, results_of
 from tests.helpers.plain_loop import algorithm_1, largest_difference
 from tests.helpers.small_jobs import SITES, small_settings
@@ -83,6 +86,22 @@ def test_after_all_attempts_the_job_stops_with_its_checkpoint_and_goes_on_from_i
     assert accepted_of(resumed) == [(r, s) for r in (1, 2, 3) for s in SITES]
 
 
+def test_a_job_that_fails_before_its_first_checkpoint_says_that_it_may_start_again(tmp_path, data_root):
+    """Sites were silent when it registered: it may go on, and then there is nothing to go on from."""
+
+    def fault(site, task, shareable, work):
+        return work() if site.name == "site-1" else None
+
+    settings = small_settings(rounds=1, round_timeout=4, round_retries=0)
+    stopped = Federation(tmp_path, data_root, settings, SITES, fault=fault, job_id="job-1", submitter=LEAD).run()
+    assert "registration: 1 of 3 sites gave a good answer" in stopped.panic
+    again = Federation(tmp_path, data_root, small_settings(), SITES, "job:job-1", job_id="job-2", submitter=LEAD).run()
+    assert again.panic == "the server keeps no checkpoint of job job-1; start the run again"
+    for federation, key in ((stopped, "can_go_on"), (again, "no_checkpoint")):
+        last = json.loads((federation.run_folder / "progress.jsonl").read_text().splitlines()[-1])
+        assert last["event"] == "failed" and last[key] is True
+
+
 def test_a_registration_and_an_evaluation_with_too_few_are_tried_again(tmp_path, data_root):
     """All sites fail the first time they are asked to register, and two the first time they evaluate."""
     asked = set()
@@ -126,6 +145,27 @@ def test_a_site_that_is_gone_costs_its_timeout_once(tmp_path, data_root):
     assert (federation.run_folder / "super_model" / "personal.site-3.safetensors").is_file()
     assert torch.isfinite(last_weights(federation.run_folder)["selector.sums"]["site-3/sum"]).all()
     assert results["test"]["super_model"]["per_site"]["site-3"] is None
+
+
+def test_a_round_closes_as_soon_as_flare_knows_that_a_site_is_gone(tmp_path, data_root, monkeypatch):
+    """Site 3 dies in round 2 with its task in hand. The deadline is an hour away; FLARE reports the site as dead."""
+    monkeypatch.setattr(wf_comm_server.ConfigService, "get_float_var", lambda *args, **kwargs: 0.0)  # its own waits
+    monkeypatch.setattr(wf_comm_server, "job_from_meta", lambda meta: SimpleNamespace(min_sites=2, required_sites=[]))
+
+    def fault(site, task, shareable, work):
+        if site.name == "site-3" and task == exchange.TRAIN and in_round(shareable) == 2:
+            server = site.federation.server
+            server.process_dead_client_report(site.name, site.federation.server_context(site))
+            site.federation.done.wait(600)
+            return None
+        return work()
+
+    settings = small_settings(rounds=3, round_timeout=3600, absent_wait=1)
+    federation = Federation(tmp_path, data_root, settings, SITES, fault=fault).run()
+    assert federation.panic is None
+    row = results_of(federation)["validation"]["history"][1]
+    assert row["missing"] == {"site-3": "the site is disconnected"} and row["answered"] == SITES[:2]
+    assert row["seconds"] < 60
 
 
 def test_a_site_that_comes_back_is_waited_for_again(tmp_path, data_root):

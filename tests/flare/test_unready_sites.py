@@ -57,6 +57,7 @@ def test_nobody_is_asked_again_and_the_line_says_who_and_what(tmp_path, data_roo
     )
     events = [json.loads(line) for line in (federation.run_folder / "progress.jsonl").read_text().splitlines()]
     assert events[-1]["event"] == "failed" and events[-1]["reason"] == federation.panic
+    assert events[-1]["can_go_on"] is False, "a supervised job does not start again by itself"
     assert str(tmp_path) not in federation.panic, "no path of a site"
 
 

@@ -1,4 +1,5 @@
-"""The real trainer process, but round 2 stops at its first batch: it waits there to be killed, or faults by itself."""
+"""The real trainer process, but round 2 stops at its first batch: it waits there to be killed, or for another
+device's process to be killed, or faults by itself."""
 
 from __future__ import annotations
 
@@ -19,6 +20,10 @@ def _faulty(self, number, payload, aborted, names):
         mark.touch()
         if fault == "segfault":
             ctypes.string_at(0)
+        if fault == "waits_for_other":  # and goes on: the trainer sees by itself that the process is gone
+            while all(other.process.poll() is None for other in self.others._others):
+                time.sleep(0.02)
+            return False
         while not aborted():
             time.sleep(0.02)
         return True

@@ -106,8 +106,9 @@ def watch() -> None:
 
 
 def _note(event: str, args: tuple) -> None:
-    asks_for_cores = event == "subprocess.Popen" and str(args[0]).endswith("lscpu")  # scikit-learn does, once
-    if event in _STARTS and not asks_for_cores:
+    # Libraries ask once in a process: scikit-learn for cores, Python's `platform` for the processor.
+    asks = event == "subprocess.Popen" and str(args[0]).endswith(("lscpu", "uname"))
+    if event in _STARTS and not asks:
         _started.add(_STARTS[event])
 
 

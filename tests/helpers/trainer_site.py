@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 import yaml
 
-from fedsm.client.site_settings import SiteLocation
+from fedsm.client.site_settings import SiteLocation, load_site_settings
+from fedsm.client.site_trainer import SiteTrainer
 from fedsm.client.trainer_link import COMMAND, TrainerLink
 from fedsm.tracks import server_tracks
 from fedsm.tracks.base import TRAIN
@@ -33,6 +34,20 @@ def place_of(folder: Path, data_root: Path) -> SiteLocation:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "fedsm_site.yaml").write_text(yaml.safe_dump({"data_root": str(data_root), "threads": 1}))
     return SiteLocation(str(folder), str(folder), SITE, 1)
+
+
+def make_trainer(settings, folder: Path, data_root: Path, **own) -> SiteTrainer:
+    """The site's trainer in this process, with some lines of its own in its file."""
+    place = place_of(folder, data_root)
+    file = Path(place.local) / "fedsm_site.yaml"
+    file.write_text(file.read_text() + yaml.safe_dump(own) if own else file.read_text())
+    site = load_site_settings(Path(place.local), Path(place.workspace), SITE, 1)
+    return SiteTrainer(settings, site, SITE, SITES.index(SITE), SITES, "0123456789ab")
+
+
+def furthest(a: dict, b: dict) -> float:
+    """The largest difference of a weight: tensors by track, as a site sends them."""
+    return max((v - b[name][key]).abs().max().item() for name, group in a.items() for key, v in group.items())
 
 
 def meta_of(settings, number: int) -> dict:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fedsm.core.errors import UserError
+from fedsm.core.model_store import OnDisk, editing, stored
 from fedsm.server.checkpoint import Checkpoints
 
 
@@ -91,3 +92,58 @@ def test_an_older_one_that_cannot_be_read_does_not_end_the_run(tmp_path):
     save(checkpoints, 7)
     assert checkpoints.load()["round"] == 7
     assert (tmp_path / "weights" / Checkpoints.file_name(5, "global")).is_file()
+
+
+def test_a_network_that_did_not_change_is_one_file_in_all_rounds(tmp_path):
+    """Bit by bit: NaN equals itself, and -0 is not 0."""
+    checkpoints = Checkpoints(tmp_path, keep=3)
+    odd = {"w": torch.tensor([float("nan"), 0.0]), "count": torch.tensor(3)}
+    changed = [odd | {"w": torch.tensor([float("nan"), -0.0])}, odd | {"count": torch.tensor(3.0)}, {"w": odd["w"]}]
+    for number in (1, 2, 3):
+        files = {"same": odd, "sign": odd, "type": odd, "keys": odd, "moves": {"w": torch.tensor(float(number))}}
+        if number == 3:
+            files |= dict(zip(("sign", "type", "keys"), changed, strict=True))
+        checkpoints.save(number, files, {})
+
+    def one_file(stem: str, first: int, second: int) -> bool:
+        paths = [tmp_path / "weights" / Checkpoints.file_name(number, stem) for number in (first, second)]
+        return paths[0].samefile(paths[1])
+
+    assert one_file("same", 1, 2) and one_file("same", 2, 3) and one_file("sign", 1, 2)
+    assert not any(one_file(stem, 2, 3) for stem in ("sign", "type", "keys", "moves"))
+    assert checkpoints.load_weights(Checkpoints.file_name(3, "moves"))["w"].item() == 3
+
+
+def test_a_damaged_file_is_not_linked_again(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    same = {"net": {"w": torch.arange(5.0)}}
+    checkpoints.save(1, same, {})
+    (tmp_path / "weights" / Checkpoints.file_name(1, "net")).write_bytes(b"damaged")
+    checkpoints.save(2, same, {})
+    assert checkpoints.load_weights(Checkpoints.file_name(2, "net"))["w"].tolist() == same["net"]["w"].tolist()
+
+
+def test_a_run_that_goes_on_links_what_it_took_over(tmp_path):
+    old, new = Checkpoints(tmp_path / "old"), Checkpoints(tmp_path / "new")
+    same = {"net": {"w": torch.arange(5.0)}}
+    old.save(1, same, {})
+    new.adopt(old)
+    new.save(2, same, {})
+    paths = [tmp_path / "new" / "weights" / Checkpoints.file_name(number, "net") for number in (1, 2)]
+    assert paths[0].samefile(paths[1])
+    assert not paths[0].samefile(tmp_path / "old" / "weights" / paths[0].name), "another run's files stay its own"
+
+
+def test_a_network_in_a_file_is_linked_and_stays_as_it_was(tmp_path):
+    """What is changed after the checkpoint does not reach it, and a second checkpoint of the round is right, too."""
+    checkpoints, store = Checkpoints(tmp_path), OnDisk(tmp_path / "models")
+    model = store.put("net", {"w": torch.zeros(5)})
+    for number in (1, 2, 2):
+        with editing(model) as own:
+            own["w"] += 1
+        checkpoints.save(number, {"net": model}, {})
+        path = checkpoints.path_of(Checkpoints.file_name(number, "net"))
+        assert path.samefile(stored(model).path)
+    kept = [checkpoints.load_weights(Checkpoints.file_name(number, "net"))["w"][0].item() for number in (1, 2)]
+    assert kept == [1, 3]
+    assert not list(tmp_path.rglob("*.partial"))

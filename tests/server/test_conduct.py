@@ -105,6 +105,18 @@ def test_a_low_score_is_told_of_once():
     assert turned_bad(history([1], []), ["global"]) == turned_bad([], ["global"]) == {}
 
 
+def test_a_site_that_is_seldom_asked_is_told_of_once():
+    """Half of the sites in each round, so two rounds of the past count: the low score of round 1 is one of them."""
+    rows = history([1, 1, 1, 1], [0.3, 0.6, 0.2])
+    del rows[1]["validation"]
+    assert "0.20" in turned_bad(rows, ["global"])["site-4"]
+    assert turned_bad(rows, ["global"], fraction=0.5) == {}
+    seldom = [{"loss": {}} for _ in range(11)]
+    seldom[2], seldom[10] = history([0.2, 0.6], [])
+    assert turned_bad(seldom, ["global"]) == {}, "its last loss is more than five rounds ago"
+    assert "rose from 0.2 to 0.6" in turned_bad(seldom, ["global"], fraction=0.5)["site-4"]
+
+
 def test_a_loss_that_rises_is_told_of_once():
     """More than 2 * 0.2 + 0.1."""
     assert "rose from 0.2 to 0.6" in turned_bad(history([0.3, 0.2, 0.6], []), ["global"])["site-4"]

@@ -72,3 +72,49 @@ def test_a_network_that_stays_at_its_site_was_made_in_the_round_that_it_was_best
     record.add_validation(3, record.tracks, reports({"site-1": 0.8, "site-2": 0.3}), delivered=True)
     assert [record.best[f"personal.{s}"]["round"] for s in SITES[:2]] == [2, 3]
     assert record.best["personal.site-1"]["file"] == "r000003.personal.site-1.safetensors", "where it lies"
+
+
+class TestFraction:
+    """With `fraction` other sites score every round."""
+
+    @pytest.fixture
+    def sampled(self):
+        record = RunRecord("run", SITES)
+        record.tracks = server_tracks(small_settings(lam=0.7).replace(fraction=0.5), SITES)
+        return record
+
+    def test_rounds_are_compared_by_each_site_with_itself(self, sampled):
+        """Site 3 is easy (0.9 in round 1). Round 2: sites 1 and 2 link nothing, the later is taken. Round 3: site 3 has
+        0.85, site 1 has 0.55, 0.05 more than in round 2, so round 3 is better by 0.05, whatever site 3 had in round 1.
+        Round 4: only site 3, 0.8: lower by 0.05 than round 3, though its score is the highest of the best round's."""
+        add(sampled, 1, site_3=0.9)
+        add(sampled, 2, site_1=0.5, site_2=0.3)
+        assert sampled.best["global"]["round"] == 2
+        add(sampled, 3, site_1=0.55, site_3=0.85)
+        assert sampled.best["global"]["round"] == 3
+        add(sampled, 4, site_3=0.8)
+        assert sampled.best["global"]["round"] == 3
+
+    def test_a_round_of_easy_sites_is_not_the_best_for_that(self, sampled):
+        """Rounds 1 and 2 share no site, round 3 links them: it is 0.1 below round 2 by sites 1 and 2, and 0.2 above
+        round 1 by site 3. In round 4 site 3 has 0.65: 0.05 above round 3, so 0.05 below round 2. In round 5
+        it has 0.75, so 0.05 above round 2."""
+        add(sampled, 1, site_3=0.4)
+        add(sampled, 2, site_1=0.5, site_2=0.3)
+        add(sampled, 3, site_1=0.4, site_2=0.2, site_3=0.6)
+        assert sampled.best["global"]["round"] == 2
+        add(sampled, 4, site_3=0.65)
+        assert sampled.best["global"]["round"] == 2
+        add(sampled, 5, site_3=0.75)
+        assert sampled.best["global"]["round"] == 5
+
+    def test_the_first_weights_count_as_round_0(self, sampled):
+        sampled.add_validation(0, sampled.tracks, reports({"site-1": 0.9}))
+        add(sampled, 1, site_1=0.8)
+        assert sampled.best["global"]["round"] == 0
+
+    def test_a_personal_model_is_compared_with_itself(self, sampled):
+        add(sampled, 1, site_1=0.6, site_2=0.6)
+        add(sampled, 2, site_3=0.9)
+        add(sampled, 3, site_1=0.5, site_2=0.7)
+        assert [sampled.best[f"personal.{site}"]["round"] for site in SITES] == [1, 3, 2]

@@ -7,6 +7,7 @@ import torch
 
 from fedsm.core.errors import UserError
 from fedsm.selectors.inference import select
+from fedsm.super_model import artefact
 from fedsm.super_model.artefact import load_super_model, save_super_model
 from tests.helpers.small_jobs import small_settings
 
@@ -60,3 +61,46 @@ def test_damage_is_one_line(folder, damage, words):
     with pytest.raises(UserError, match=words) as caught:
         load_super_model(folder)
     assert "\n" not in str(caught.value)
+
+
+MANY = [f"site-{i}" for i in range(1, 20)]
+
+
+@pytest.fixture
+def many(tmp_path):
+    """A super model of 20 networks."""
+    networks = {"global": {"w": torch.arange(3.0)}}
+    networks |= {f"personal.{site}": {"w": torch.full((3,), float(i))} for i, site in enumerate(MANY)}
+    manifest = {"task": "retinal", "method": "fedsm", "selector": "none", "sites": MANY, "gamma": 0.5}
+    save_super_model(tmp_path / "many", small_settings(), manifest, networks, {})
+    return tmp_path / "many"
+
+
+def test_of_many_networks_only_those_that_are_used_are_read(many, monkeypatch):
+    read, real = [], artefact.load_file
+    monkeypatch.setattr(artefact, "load_file", lambda path: read.append(path.stem) or real(path))
+    networks = load_super_model(many).networks
+    assert len(networks) == 20 == len(list(networks)) and "personal.site-3" in networks and "other" not in networks
+    assert not read
+    for _ in range(2):
+        assert networks["personal.site-3"]["w"].tolist() == [2, 2, 2]
+    assert read == ["personal.site-3"]
+    with pytest.raises(KeyError):
+        networks["other"]
+
+
+def test_of_many_networks_what_is_used_is_verified(many):
+    """The damaged one is found when it is used, and every time; a missing or a short one at once."""
+    damaged = many / "personal.site-3.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
+    networks = load_super_model(many).networks
+    assert networks["global"]["w"].tolist() == [0, 1, 2]
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"personal.site-3.*checksum"):
+            networks["personal.site-3"]
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    with pytest.raises(UserError, match=r"personal.site-3.*cannot be read"):
+        load_super_model(many)
+    damaged.unlink()
+    with pytest.raises(UserError, match=r"personal.site-3.*cannot be read"):
+        load_super_model(many)

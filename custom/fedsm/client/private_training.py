@@ -25,9 +25,11 @@ _SAME = 1 + 1e-9  # between an epsilon and its limit
 class PrivateTraining:
     """One job's training at a site with `dp`.
 
-    Every round costs the same: `local_epochs` times as many steps as there are batches. They are added to the site's
-    ledger before the first of them (`reserve`), and there they stay, whatever becomes of the round: a round that is
-    asked for again is paid for again.
+    The noise is planned for all of the job's rounds, also where it asks for a `fraction` of the sites: nobody promises
+    a site fewer, and who is drawn is no secret, so nothing is saved by sampling. Every round costs the same:
+    `local_epochs` times as many steps as there are batches. They are added to the site's ledger before the first of
+    them (`reserve`), and there they stay, whatever becomes of the round: a round that is asked for again is paid for
+    again.
 
     Args:
         dp: what the site asks for.

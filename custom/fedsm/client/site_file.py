@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from fedsm.core.model import EXPECTED, Settings
+from fedsm.core.model import EXPECTED, Settings, Switch
 from fedsm.core.secure_sum.group import FEWEST
 from fedsm.tracks.precision import Precision
 
@@ -32,6 +32,10 @@ def _bytes(value: Any) -> Any:
     """A size in bytes from text such as `1.5 GB` (1 GB = 10^9 bytes); other values are returned as they are."""
     found = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
     return int(float(found[1]) * 1000 ** " KMGT".index(found[2].upper() or " ")) if found else value
+
+
+_Number = Annotated[int, Field(ge=1, le=64)]
+_GPUs = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, max_length=64)]
 
 
 class PrivacyOfStatistics(Settings):
@@ -121,11 +125,28 @@ class SiteFile(Settings):
         default=None,
         description="`cpu`, `cuda` or `cuda:N`. Default: CUDA where the machine has it, otherwise the CPU.",
     )
+    devices: _Number | _GPUs | None = Field(
+        default=None,
+        json_schema_extra={EXPECTED: "a number of GPUs from 1 to 64, or a list of GPUs such as [0, 1]"},
+        description="GPUs that a batch is split over: how many, or a list of their numbers such as `[0, 1]`. Each but"
+        " the first has a process of its own. With `device: cpu` as many processes on the CPU. Default: one.",
+    )  # fmt: skip
     precision: Precision | None = Field(
         default=None,
         description="Numbers that networks are trained in: `float32`, or with mixed precision `bfloat16` or `float16`,"
         " unless the job forbids it (`amp: false`). Default: on CUDA `bfloat16` where the GPU computes in it, otherwise"
         " `float16`; on the CPU `float32`.",
+    )
+    compile: Switch = Field(
+        default=False,
+        description="Whether torch.compile makes code for the steps of the U-Nets. The first round takes"
+        " longer, by up to minutes. Needs a C++ compiler on the machine.",
+    )
+    streams: Switch = Field(
+        default=False,
+        description="Whether the networks that a batch steps compute beside each other on the GPU, each on a CUDA"
+        " stream of its own. It can be faster with small networks, and takes more of the GPU's memory. On the CPU it"
+        " has no effect.",
     )
     threads: int | None = Field(
         default=None,
@@ -186,3 +207,12 @@ class SiteFile(Settings):
         description="Noise on the training of every network that leaves the site, and the limit on its total privacy"
         " loss, over all jobs. Needs `pip install 'fedsm[dp]'`. Default: no noise.",
     )
+
+    @model_validator(mode="after")
+    def _dp_alone(self) -> Self:
+        if self.dp and self.compile:
+            raise ValueError("`dp` looks at the gradient of each image, which compiled code does not have: compile: no")
+        count = len(self.devices) if isinstance(self.devices, list) else self.devices or 1
+        if self.dp and count > 1:
+            raise ValueError("`dp` draws its batches and its noise in one process: leave `devices` out")
+        return self

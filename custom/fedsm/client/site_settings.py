@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import torch
 
-from fedsm.client.gpu_failures import why_no_cuda
+from fedsm.client.compiler import check_compiler_there
+from fedsm.client.devices import site_devices
 from fedsm.client.site_file import PrivacyOfTraining, SiteFile
 from fedsm.core.errors import UserError
 from fedsm.core.yaml_file import read_yaml
@@ -63,6 +64,9 @@ class SiteSettings:
     min_sum: int | None = None
     dp: PrivacyOfTraining | None = None
     precision: Precision | None = None
+    devices: tuple[torch.device, ...] = ()  # all that a batch is split over; the first is `device`
+    compile: bool = False
+    streams: bool = False
 
     @property
     def imports(self) -> ImportPlace:
@@ -102,10 +106,18 @@ def load_site_settings(
     real = file.data is not None  # a hospital; `data_root` is research on one machine
     state = Path(file.state_dir or workspace / "fedsm_state")
     threads = file.threads or fair_share
+    devices = site_devices(file.device, file.devices, path, site)
+    if len(devices) > 1 and file.trainer == INSIDE:
+        raise UserError(
+            "several `devices` need a process of their own, and `trainer` is inside", site=site, file=path,
+            remedy="leave `trainer` out",
+        )  # fmt: skip
+    if file.compile:
+        check_compiler_there(devices[0], path, site)
     return SiteSettings(
         data=Path(file.data) if file.data is not None else Path(file.data_root or "") / site,
         state_dir=state / site,
-        device=_device(file.device, path, site),
+        device=devices[0],
         threads=threads,
         cache_dir=Path(file.cache_dir or state.parent / "fedsm_cache") / site,
         cache_budget=file.cache_budget,
@@ -123,29 +135,12 @@ def load_site_settings(
         statistics_privacy=StatisticsPrivacy(**privacy.to_dict()) if (privacy := file.statistics_privacy) else None,
         dp=file.dp,
         precision=file.precision,
+        devices=devices,
+        compile=file.compile,
+        streams=file.streams,
     )
 
 
 def _read(path: Path, site: str) -> SiteFile:
     source = read_yaml(path, site)
     return SiteFile.from_dict({} if source.content is None else source.content, source=source, site=site)
-
-
-def _device(name: str | None, path: Path, site: str) -> torch.device:
-    if name is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as e:
-        raise UserError(f"device {name!r} is none", site=site, file=path, remedy="use cpu, cuda or cuda:N") from e
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError(
-            f"device {name!r} asked for, but this machine has no usable CUDA GPU ({why_no_cuda()})",
-            site=site, file=path, remedy="use cpu, or leave `device` out",
-        )  # fmt: skip
-    if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
-        raise UserError(
-            f"device {name!r} asked for, but this machine has {count} GPUs", site=site, file=path,
-            remedy=f"use cuda:0 to cuda:{count - 1}",
-        )  # fmt: skip
-    return device

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 import torch
 
+from fedsm.client.compiler import prepare_compiler
+from fedsm.client.device_group import check_distributed
+from fedsm.client.device_link import DeviceLink
+from fedsm.client.device_plan import plan_of
 from fedsm.client.gpu_failures import gpu_failure
 from fedsm.client.local_state import LocalState
 from fedsm.client.personal_mix import try_shares
@@ -15,6 +19,7 @@ from fedsm.client.private_training import PrivateTraining
 from fedsm.client.site_settings import SiteSettings
 from fedsm.client.sum_rules import site_sum
 from fedsm.client.sums_guard import check_sums_private, release_of
+from fedsm.client.track_streams import streams_of
 from fedsm.client.training_pass import Step, steps_of, train_on
 from fedsm.client.work import Aborted, Answer
 from fedsm.core.errors import UserError
@@ -31,9 +36,10 @@ from fedsm.evaluation.candidates import evaluate_candidates, validate_candidates
 from fedsm.nets.first_weights import seed_generator
 from fedsm.selectors.policy import read_policy
 from fedsm.selectors.private_sums import PrivateSums
-from fedsm.tracks import client_tracks, rate_factor_in
+from fedsm.tracks import client_tracks, kind_of, rate_factor_in
 from fedsm.tracks.base import ClientTrack, Phase, SiteContext
 from fedsm.tracks.precision import autocast_dtype
+from fedsm.tracks.shared_gradients import check_shareable
 
 _LEFT = ".left"  # what is added to a track's name for what rounding left out of its updates
 
@@ -58,11 +64,24 @@ class SiteTrainer:
         self.name = name
         self.sites = sites
         self.device = site.device
+        if len(site.devices) > 1:
+            check_distributed(site.device)
+            check_shareable(settings, {track: kind_of(track, spec).client for track, spec in settings.tracks.items()})
+        if site.compile:
+            prepare_compiler(site.device, site.state_dir, name)
         cache = SiteCache(site.cache_dir, site.cache_budget, site.workers)
         self.parts = load_site(site.data, name, settings, site.state_dir, site.rules, cache, site.imports)
         self._release = release_of(settings, site, name, self.parts["train"].files)
-        self._context = SiteContext(index, len(sites), site.device, self._release, autocast=_autocast(settings, site))
+        autocast = _autocast(settings, site)
+        self._context = SiteContext(
+            index, len(sites), site.device, self._release, autocast=autocast, compiled=site.compile
+        )
         self.tracks = client_tracks(settings, self._context)
+        self._streams = streams_of(site.streams, self.tracks, site.device, name)
+        self.others: DeviceLink | None = None  # the processes of the site's other devices
+        if len(site.devices) > 1:
+            plan = plan_of(site, settings, name, index, sites, run_id, autocast, self.parts["train"])
+            self.others = DeviceLink(plan, site.devices, self.tracks)
         self._private: PrivateTraining | None = None
         if site.dp:
             check_sums_private(settings, self._release, name)
@@ -177,6 +196,10 @@ class SiteTrainer:
         if self._private:
             self._private.reserve(tracks)
         self._restore(before=number)
+        header = {"number": number, "state_of": self._state_round, "names": names}
+        models = {name: dict(tensors) for name, tensors in payload.items()} if self.others else {}
+        if self.others:
+            self.others.start()
         self._state_round = None  # until this round is done: a failed round leaves the moments half updated
         self._context.rate_factor = rate_factor_in(self.settings, number)
         reports = self.validate(Phase.TRAIN, payload, tracks)
@@ -187,14 +210,13 @@ class SiteTrainer:
         # Dropout draws from torch's generator: seeded by site and round, it is the same in any process. With `dp` each
         # batch seeds it anew (`_before_step`).
         seed_generator(seeded_order(self.settings, self.name, number, -1))
-        totals = train_on(
-            self._steps(number),
-            self.parts["train"],
-            tracks,
-            self.device,
-            self.settings.pin_memory,
-            partial(self._before_step, aborted),
-        )
+        steps, before = self._steps(number), partial(self._before_step, aborted)
+
+        def walk(steps: Iterable[Step], before: Callable[[Step], None]) -> Tensors:
+            pin = self.settings.pin_memory
+            return train_on(steps, self.parts["train"], tracks, self.device, pin, before, streams=self._streams)
+
+        totals = self.others.train(header, models, tracks, steps, before, walk) if self.others else walk(steps, before)
 
         updates = {name: track.send(Phase.TRAIN) for name, track in tracks.items()}
         state = {name: track.state() for name, track in self.tracks.items()}
@@ -243,7 +265,7 @@ class SiteTrainer:
         if self._state_round == before - 1:
             return
         number, state = self._local.load(before)
-        if number == 0 and before > 1:
+        if number == 0 and before > 1 and self.settings.fraction == 1:  # otherwise it may not have been asked yet
             log.warning("site %r has no local state from before round %d: Adam starts afresh", self.name, before)
         for name, track in self.tracks.items():
             track.load_state(state.get(name, {}))
@@ -272,5 +294,6 @@ class SiteTrainer:
 
 def _autocast(settings: JobSettings, site: SiteSettings) -> torch.dtype | None:
     """What the site trains in. With `dp` losses are not scaled, because gradients are clipped: no float16."""
-    dtype = autocast_dtype(site.device, settings.amp, site.precision)
+    dtypes = {autocast_dtype(device, settings.amp, site.precision) for device in site.devices or (site.device,)}
+    dtype = dtypes.pop() if len(dtypes) == 1 else torch.float16  # GPUs of which one has no bfloat16
     return None if site.dp and dtype == torch.float16 else dtype

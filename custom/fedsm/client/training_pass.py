@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 
+from fedsm.client.track_streams import ONE_STREAM, Streams
 from fedsm.core.settings import JobSettings
 from fedsm.core.tensors import Tensors
 from fedsm.data.augment import draw_transforms, transformed
@@ -22,12 +23,14 @@ class Step(NamedTuple):
     Attributes:
         rows: the rows of its images.
         transforms: how they are augmented; see `draw_transforms`.
-        empty: whether nobody was drawn, and its one image does not count (`dp`).
+        empty: whether nobody was drawn, and its one image does not count (`dp`, `devices`).
+        share: this process's part of the batch's images (`devices`).
     """
 
     rows: torch.Tensor
     transforms: tuple[torch.Tensor, ...]
     empty: bool = False
+    share: float = 1.0
 
 
 def steps_of(settings: JobSettings, part: Part, site: str, number: int) -> Iterator[Step]:
@@ -46,6 +49,7 @@ def train_on(
     device: torch.device,
     pin: bool,
     before: Callable[[Step], None],
+    streams: Streams = ONE_STREAM,
 ) -> Tensors:
     """Steps every track on every batch.
 
@@ -56,6 +60,7 @@ def train_on(
         device: where they are trained.
         pin: whether batches go through pinned memory (CUDA).
         before: called before each step.
+        streams: on which each track steps.
 
     Returns:
         the sum of the losses over images, by track: float64, on the device.
@@ -66,11 +71,14 @@ def train_on(
         before(step)
         rows, images, labels, *transforms = tensors
         images, labels = transformed(images, labels.float(), tuple(transforms))
+        count = 0 if step.empty else len(images)
         for name, track in tracks.items():
-            loss = track.step(images, labels, rows)
-            if loss is not None:
-                total = loss.detach().double() * len(images)
-                totals[name] = totals[name] + total if name in totals else total
+            with streams.of(name, (images, labels, rows)):
+                loss = track.step(images, labels, rows)
+                if loss is not None:
+                    total = loss.detach().double() * count
+                    totals[name] = totals[name] + total if name in totals else total
+    streams.join(totals.values())
     return totals
 
 

@@ -2,7 +2,8 @@
 
 The last few, to go on from, and one from before the norm guard's window, to go back to: an update that harms a run is
 often noticed only some rounds after it was merged. Every fifth round is an anchor; the newest one that is at least a
-window old stays, and so do those after it, because one of them will be needed next.
+window old stays, and so does the one after it, because it will be needed next. A site that was not asked in an anchor's
+round, or did not answer, keeps its newest state from before: that is what belongs to the anchor.
 """
 
 from __future__ import annotations
@@ -21,6 +22,6 @@ def rounds_to_keep(rounds: Iterable[int], newest: int, last: int) -> set[int]:
         last: how many of the newest stay in any case.
     """
     known = sorted(n for n in rounds if n <= newest)
-    anchors = [n for n in known if n % WINDOW == 0]
-    old = [n for n in anchors if n <= newest - WINDOW]
-    return {*known[-last:], *(n for n in anchors if n > newest - WINDOW), *old[-1:]}
+    anchor = newest - newest % WINDOW
+    before = [[n for n in known if n <= one][-1:] for one in (anchor, anchor - WINDOW)]
+    return {*known[-last:], *before[0], *before[1]}

@@ -127,6 +127,11 @@ class JobSettings(Settings):
         le=1000,
         description="Good answers that a round needs. The default is the fewest that make a federation.",
     )
+    fraction: float = Field(
+        default=1.0, gt=0, le=1,
+        description="Part of the registered sites that is asked in each round, rounded up, and at least `min_sites`."
+        " Who is drawn follows from `seed` and the round, and everyone is drawn about equally often. 1: all of them.",
+    )  # fmt: skip
     round_timeout: Seconds = Field(
         default=3600, description="Seconds after which a round is closed with the sites that have answered."
     )
@@ -245,6 +250,12 @@ class JobSettings(Settings):
         description="How networks travel in training rounds, down and up: `float32` (as they are), `bfloat16` or"
         " `float16` (half the bytes), or `int8` (a quarter: 8 bits, and a scale for 256 values). What rounding leaves"
         " out of an update is added to the site's next one. Last models and candidates travel as they are.",
+    )
+    personal_models: Literal["memory", "disk"] = Field(
+        default="memory",
+        description="Where the server keeps the sites' personal networks, and their averages with `ema`: in its memory,"
+        " or in files beside the checkpoints, so that its memory does not grow with the number of sites. The weights"
+        " are the same.",
     )
     keep_checkpoints: int = Field(
         default=2, ge=1, le=1000,

@@ -69,9 +69,10 @@ def add_(target: Tensors, diff: Tensors) -> None:
     changes = []
     for key, value in target.items():
         change = diff[key]
-        if not value.is_floating_point() and change.is_floating_point():
-            change = change.round()
-        changes.append(_cast(change, value.dtype))
+        if change.dtype != value.dtype:
+            rounded = change.is_floating_point() and not value.is_floating_point()
+            change = (change.round() if rounded else change).to(value.dtype)
+        changes.append(change)
     if changes:
         torch._foreach_add_(list(target.values()), changes)
     _keep_variances_(target)
@@ -116,8 +117,15 @@ def examine(update: Tensors, template: Tensors) -> tuple[str | None, float]:
             # In the dtype that it will get: 1e300 is finite as float64 but infinite as a float32 weight; and whole
             # numbers sent for weights have a norm, too.
             floats.append(value.to(expected.dtype if expected.is_floating_point() else torch.float32))
-    norm = get_total_norm(floats).item() if floats else 0.0
+    norm = _total_norm(floats) if floats else 0.0
     return (None, norm) if math.isfinite(norm) else (_values_problem(update, template), 0.0)
+
+
+def _total_norm(values: list[torch.Tensor]) -> float:
+    """torch's `get_total_norm`, without what that does for tensors on several devices: it takes as long as a pass."""
+    if any(value.dtype != values[0].dtype for value in values):
+        return float(get_total_norm(values).item())
+    return float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(values, 2.0)), 2.0).item())
 
 
 def _keys_problem(update: Tensors, template: Tensors) -> str:

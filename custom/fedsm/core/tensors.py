@@ -10,4 +10,4 @@ Batch = tuple[torch.Tensor, torch.Tensor]  # images (B, C, H, W) in 0..1, labels
 
 def payload_bytes(tracks: dict[str, Tensors]) -> int:
     """Bytes of the tensors themselves; names and framing add well under one percent."""
-    return sum(t.numel() * t.element_size() for tensors in tracks.values() for t in tensors.values())
+    return sum(t.nbytes for tensors in tracks.values() for t in tensors.values())

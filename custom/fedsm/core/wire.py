@@ -105,6 +105,11 @@ class Wire:
         self._form = _FORMS[word]
         self._word = word
 
+    @property
+    def rounds(self) -> bool:
+        """Whether anything is rounded."""
+        return self._form is not None
+
     def send(self, tracks: dict[str, Tensors], made: dict[int, Any] | None = None) -> dict[str, Tensors]:
         """What travels of these tracks.
 

@@ -6,7 +6,7 @@ policy, the test images.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 
@@ -45,7 +45,7 @@ class Candidates:
         rule: how the selector's output is used; None without a selector.
     """
 
-    def __init__(self, settings: JobSettings, sites: list[str], tensors: dict[str, Tensors], device: torch.device):
+    def __init__(self, settings: JobSettings, sites: list[str], tensors: Mapping[str, Tensors], device: torch.device):
         self.order = [GLOBAL, *map(personal, sites)]
         if strange := sorted(set(tensors) - {*self.order, "selector"}):
             raise UserError(
@@ -105,7 +105,7 @@ def validate_candidates(
     settings: JobSettings,
     sites: list[str],
     site: str,
-    candidates: dict[str, Tensors],
+    candidates: Mapping[str, Tensors],
     batches: Callable[[], Iterable[Batch]],
     device: torch.device,
     slices: Sequence[int] = (),
@@ -167,7 +167,7 @@ def validate_candidates(
 def evaluate_candidates(
     settings: JobSettings,
     sites: list[str],
-    candidates: dict[str, Tensors],
+    candidates: Mapping[str, Tensors],
     batches: Callable[[], Iterable[Batch]],
     device: torch.device,
     policy: Policy,

@@ -30,8 +30,8 @@ def curves(run: Run, track: str, colours: dict[str, str], centralized: list[Run]
     rounds = [row["round"] for row in rows]
     for axes, key in ((above, "validation"), (below, "loss")):
         for site in run.sites:
-            values = [row.get(key, {}).get(track, {}).get(site, math.nan) for row in rows]
-            axes.plot(rounds, values, color=colours[site], label=site, linewidth=1.2)
+            points = [(row["round"], row[key][track][site]) for row in rows if site in row.get(key, {}).get(track, {})]
+            axes.plot(*np.reshape(points, (-1, 2)).T, color=colours[site], label=site, linewidth=1.2)
     means = [row.get("score", {}).get(track, math.nan) for row in rows]
     above.plot(rounds, means, color=INK, linewidth=2.2, label="all sites")
     if track != "selector":
@@ -52,8 +52,8 @@ def conduct(run: Run, track: str, colours: dict[str, str]) -> Figure:
     for axes, key in ((above, "cosine"), (below, "norm")):
         for site in run.sites:
             found = [row.get("conduct", {}).get(track, {}).get(site, {}).get(key) for row in rows]
-            values = [math.nan if value is None else value for value in found]
-            axes.plot([row["round"] for row in rows], values, color=colours[site], label=site, linewidth=1.2)
+            points = [(row["round"], value) for row, value in zip(rows, found, strict=True) if value is not None]
+            axes.plot(*np.reshape(points, (-1, 2)).T, color=colours[site], label=site, linewidth=1.2)
     above.axhline(0, color=INK, linewidth=0.8)
     _whole_rounds(above, below)
     above.set(ylabel="cosine to the others", ylim=(-1.05, 1.05))

@@ -213,7 +213,7 @@ class Report:
                     figures([self._draw(draw.attendance(run), "attendance", run, caption="sites that answered")]),
                 ]
         if len(parts) == 2:
-            parts.append(paragraph("Every site answered in every round."))
+            parts.append(paragraph("Every site that was asked answered in every round."))
         return Section("Cost", parts)
 
     def _conduct(self) -> Section:

@@ -17,6 +17,8 @@ from nvflare.fuel.utils.memory_utils import cleanup_memory
 from safetensors import SafetensorError
 
 from fedsm.core.errors import UserError
+from fedsm.core.model_store import FOLDER as MODELS
+from fedsm.core.model_store import IN_MEMORY, ModelStore, OnDisk
 from fedsm.core.natural_order import natural_key
 from fedsm.core.private_files import keep_private
 from fedsm.core.settings import JobSettings
@@ -27,6 +29,7 @@ from fedsm.flare.artefacts import write_artefacts
 from fedsm.flare.compat import intake
 from fedsm.flare.compat.fatal_codes import take_fatal_codes_as_failures
 from fedsm.flare.compat.memory import job_cells, received_to_disk
+from fedsm.flare.compat.simulator import hurry
 from fedsm.flare.compat.site_events import guard_events
 from fedsm.flare.compat.task_requests import hold_requests, ring
 from fedsm.flare.compat.tensors import enable_tensors
@@ -40,7 +43,7 @@ from fedsm.flare.submitter import submitter_of
 from fedsm.flare.task_runner import GO_ON, TooFewAnswers
 from fedsm.nets import build_unet
 from fedsm.server.checkpoint import FOLDER, Checkpoints
-from fedsm.server.checkpoint_dirs import checkpoint_dir, checkpoints_of, hand_over, remove_earlier
+from fedsm.server.checkpoint_dirs import NoCheckpoint, checkpoint_dir, checkpoints_of, hand_over, remove_earlier
 from fedsm.server.checks import most_message
 from fedsm.server.memory import return_freed_memory
 from fedsm.server.outcome import measurements, write_results, write_super_model
@@ -74,11 +77,13 @@ class FedSMController(Controller):
     ):
         super().__init__()
         guard_events()
+        hurry()
         self.from_round = from_round
         self.settings = settings
         self.aggregator_id = aggregator_id
         self.resume_from = resume_from
         self._run: Run | None = None
+        self._on_disk: OnDisk | None = None
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         """Called by FLARE at START_RUN."""
@@ -106,6 +111,8 @@ class FedSMController(Controller):
             with received_to_disk(fl_ctx.get_engine(), fl_ctx.get_job_id()):
                 self._play(abort_signal, fl_ctx)
         finally:
+            if self._on_disk:
+                self._on_disk.remove()
             with contextlib.suppress(OSError):  # a full disk: the files stay where they were written
                 hand_over(self._checkpoint_dir, self._folder)
 
@@ -122,17 +129,19 @@ class FedSMController(Controller):
             if not run.stopped:
                 self._finish(run)
         except TooFewAnswers as e:
-            self._stop(str(e), fl_ctx, e.can_go_on)
+            self._stop(str(e), fl_ctx, can_go_on=e.can_go_on)
+        except NoCheckpoint as e:
+            self._stop(str(e), fl_ctx, no_checkpoint=True)
         except UserError as e:
             self._stop(str(e), fl_ctx)
         except (OSError, SafetensorError) as e:
             full = UserError(f"nothing can be written to {self._folder} ({e})", remedy=f"make room, then {GO_ON}")
             self._stop(str(full), fl_ctx)
 
-    def _stop(self, reason: str, fl_ctx: FLContext, can_go_on: bool = False) -> None:
-        """Ends the job; `can_go_on`: it may go on from its last checkpoint as it is."""
+    def _stop(self, reason: str, fl_ctx: FLContext, **why: bool) -> None:
+        """Ends the job; `can_go_on`: it may go on from its last checkpoint as it is; `no_checkpoint`: there is none."""
         with contextlib.suppress(OSError):  # it may be the disk that is full
-            self._progress.tell("failed", reason=reason, can_go_on=can_go_on)
+            self._progress.tell("failed", reason=reason, **({"can_go_on": False} | why))
         self.system_panic(reason, fl_ctx)
 
     def process_result_of_unknown_task(
@@ -157,21 +166,24 @@ class FedSMController(Controller):
         if not isinstance(aggregator, SoftPullAggregator):
             raise UserError(f"component {self.aggregator_id!r} is no SoftPullAggregator")
         checkpoints = Checkpoints(self._checkpoint_dir / FOLDER, job.keep_checkpoints)
+        store: ModelStore = IN_MEMORY
+        if job.personal_models == "disk":
+            store = self._on_disk = OnDisk(self._checkpoint_dir / MODELS)
         accepted_log = AcceptedLog(self._checkpoint_dir)
         if self.resume_from:
             source = checkpoints_of(self.resume_from, self._root, self._submitter)
-            tracks, record, last_round = resume(job, source, checkpoints, clients, self.from_round)
+            tracks, record, last_round = resume(job, source, checkpoints, clients, self.from_round, store)
             accepted_log.adopt(source.parent, last_round)
             remove_earlier(source, self._checkpoint_dir, self._root, self._submitter)
             send_earlier(self, record.history, fl_ctx)
             self.log_info(fl_ctx, f"fedsm resumes run {record.run_id} after round {last_round}")
         else:
-            tracks, last_round = server_tracks(job, clients), 0
+            tracks, last_round = server_tracks(job, clients, store), 0
             record = RunRecord(uuid.uuid4().hex[:12], clients)
         here = [site for site in record.sites if site in clients]
         run = Run(
             self, fl_ctx, abort_signal, job, self._folder, tracks, record, last_round, here, aggregator, checkpoints,
-            self._progress, accepted_log,
+            self._progress, accepted_log, store,
         )  # fmt: skip
         intake.limit_messages(job_cells(engine), most_message(tracks))
         cleanup_memory()

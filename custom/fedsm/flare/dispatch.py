@@ -14,6 +14,7 @@ from nvflare.apis.signal import Signal
 
 from fedsm.flare.compat.client_tasks import ClientTasks
 from fedsm.flare.compat.memory import MessageCollector
+from fedsm.flare.compat.simulator import WAITING
 from fedsm.flare.compat.task_requests import ring
 from fedsm.flare.identity import set_sender
 from fedsm.flare.inbox import Inbox
@@ -70,9 +71,11 @@ class Dispatcher:
             result, client_task.result = client_task.result, None  # FLARE would hold the payload until the task ends
             set_sender(fl_ctx, client_task.client.name)
             took.setdefault(client_task.client.name, time.monotonic() - started)
+            WAITING.answered(client_task.client.name)
             if not inbox.put(client_task.client.name, result, fl_ctx):
                 controller.process_result_of_unknown_task(client_task.client, name, client_task.id, result, fl_ctx)
 
+        WAITING.open(payloads)
         tasks: dict[str, Task] = {}
         for site, make in payloads.items():
             task = Task(name, data=make(), timeout=math.ceil(timeout), result_received_cb=received)
@@ -100,6 +103,7 @@ class Dispatcher:
                 inbox.changed.wait(_WAKE_UP)
             collector.look()
 
+        WAITING.close()
         inbox.close()
         missing = {}
         for site, task in tasks.items():

@@ -32,6 +32,7 @@ from fedsm.flare.artefacts import scores_of, write_cross_validation
 from fedsm.flare.compat import intake
 from fedsm.flare.compat.fatal_codes import take_fatal_codes_as_failures
 from fedsm.flare.compat.memory import job_cells
+from fedsm.flare.compat.simulator import hurry
 from fedsm.flare.compat.site_events import guard_events
 from fedsm.flare.compat.tensors import enable_tensors
 from fedsm.flare.dispatch import Dispatcher
@@ -81,6 +82,7 @@ class EvaluationController(Controller):
     def __init__(self, part: str = "test", seed: int = 0, task: str = SCORE):
         super().__init__()
         guard_events()
+        hurry()
         self.task = task
         self.part = part
         self.seed = seed

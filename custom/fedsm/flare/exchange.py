@@ -7,7 +7,7 @@ collection.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ class BadShareable(Exception):
     """A shareable that cannot be read as one of ours; the message says why."""
 
 
-def pack(tracks: dict[str, Tensors], meta: dict, kind: str | dict[str, str] = DataKind.WEIGHTS) -> Shareable:
+def pack(tracks: Mapping[str, Tensors], meta: dict, kind: str | dict[str, str] = DataKind.WEIGHTS) -> Shareable:
     """Tracks and meta to a shareable. Tracks without tensors are left out.
 
     Args:

@@ -98,10 +98,10 @@ class FedSMExecutor(Executor):
                 site = load_site_settings(Path(location.local), Path(location.workspace), *location[2:])
             except UserError as e:
                 raise _Unready(e) from e
-            where = site.trainer or (INSIDE if simulated else PROCESS)
+            where = site.trainer or (INSIDE if simulated and len(site.devices) < 2 else PROCESS)
+            devices = ", ".join(map(str, site.devices))
             self.log_info(
-                fl_ctx,
-                f"site {name!r} computes on {site.device} with {site.threads} CPU threads, trainer: {where}",
+                fl_ctx, f"site {name!r} computes on {devices} with {site.threads} CPU threads, trainer: {where}"
             )
             self._trainer = TrainerLink(location) if where == PROCESS else _build_inside(location, task, meta)
             self._trainer_key = key

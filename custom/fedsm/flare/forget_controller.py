@@ -14,6 +14,7 @@ from fedsm.core.errors import UserError
 from fedsm.core.files import write_json
 from fedsm.core.names import check_site_name
 from fedsm.core.private_files import keep_private
+from fedsm.flare.compat.simulator import hurry
 from fedsm.flare.compat.site_events import guard_events
 from fedsm.flare.submitter import submitter_of
 from fedsm.server.checkpoint import Checkpoints
@@ -36,6 +37,7 @@ class ForgetController(Controller):
     def __init__(self, site: str, run: str):
         super().__init__()
         guard_events()
+        hurry()
         self.site = site
         self.run = run
 

@@ -18,11 +18,11 @@ from fedsm.flare.secure_sum import secure_sum
 from fedsm.flare.settle import settle
 from fedsm.flare.task import TaskResults, TaskSpec
 from fedsm.server.conduct import against_the_others, turned_bad
-from fedsm.server.update_loss import update_loss
+from fedsm.server.update_loss import noisy_rounds, update_loss
 from fedsm.tracks import playing
 from fedsm.tracks.base import TRAIN
 
-_TOLD = ("round", "seconds", "answered", "missing", "attempts", "epsilon", "update_epsilon")  # to `progress.jsonl`
+_TOLD = ("round", "seconds", "answered", "missing", "asked", "attempts", "epsilon", "update_epsilon")  # to progress
 
 
 class Round:
@@ -50,7 +50,8 @@ class Round:
         if self._number > 1 and self._names != before:
             settle(run, self._number - 1, before)
 
-        # 3. Every site gets its own models and trains; good answers are merged as they arrive, the others refused.
+        # 3. Every site that is asked gets its own models and trains; good answers are merged as they arrive, the others
+        # refused.
         started = time.monotonic()
         for name in self._names:
             run.tracks[name].open(self._number, run.best_models)
@@ -80,23 +81,31 @@ class Round:
 
     def _task(self) -> TaskSpec:
         run, names = self._run, self._names
+        sites, spare = run.sites_to_train(self._number)
         return TaskSpec(
-            f"round {self._number}", exchange.TRAIN, self._number, run.sites_to_train(self._number), run.job.min_sites,
-            names,
+            f"round {self._number}", exchange.TRAIN, self._number, sites, run.job.min_sites, names, spare=spare,
             payload=lambda site: {name: run.tracks[name].payload(TRAIN, site) for name in names},
             expects={} if run.job.secure_sum else None,  # the updates stay at the sites: see step 5
         )  # fmt: skip
 
     def _record(self, results: TaskResults, seconds: float) -> dict:
-        """Notes who answered, the bytes sent and what was merged; returns the round's row of the history."""
+        """Notes who answered, the bytes sent and what was merged; returns the round's row of the history.
+
+        A site that was not drawn is not missing: with `fraction` a site is in neither list of many rounds.
+        """
         run = self._run
-        others = {s: run.unregistered.get(s, "not registered") if s in run.here else "absent" for s in run.sites}
-        resting = {s: run.quarantine.until(s, self._number) for s in run.registered_here()}
+        able = run.registered_here()
+        others = {s: "absent" for s in run.sites if s not in able}
+        others |= {s: run.unregistered.get(s, "not registered") for s in run.here if s in others}
+        resting = {s: run.quarantine.until(s, self._number) for s in able}
         others |= {s: f"in quarantine until round {until}" for s, until in resting.items() if until is not None}
         missing = {s: r for s, r in (others | results.missing).items() if s not in results.accepted}
         row = run.record.add_round(self._number, results.accepted, missing, seconds, results.attempts)
+        if run.job.fraction < 1:
+            row["asked"] = len(results.asked)
         if run.job.update_privacy:
-            row["update_epsilon"] = update_loss(run.job.update_privacy, self._number)["epsilon"]
+            rounds = noisy_rounds(run.job, run.record.history)
+            row["update_epsilon"] = update_loss(run.job.update_privacy, rounds)["epsilon"]
         run.record.add_bytes(results.down, results.up)
         shares = run.aggregator.registry.shares()
         norms = {} if run.job.update_privacy else results.norms  # they would tell what the noise hides
@@ -116,7 +125,7 @@ class Round:
         shared = [name for name in self._names if run.tracks[name].shared]
         against = against_the_others(row["conduct"], shared)
         run.warn(against)
-        run.warn(turned_bad(run.record.history, shared))
+        run.warn(turned_bad(run.record.history, shared, run.job.fraction))
         suspect = against | results.suspect
         for site, until in run.quarantine.close(number, results.accepted, set(suspect), run.registered_here()).items():
             entry = {"round": number, "site": site, "until": until, "reason": suspect[site]}

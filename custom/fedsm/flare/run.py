@@ -11,7 +11,9 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.signal import Signal
 
+from fedsm.core.draw import draw, drawn_count
 from fedsm.core.errors import UserError
+from fedsm.core.model_store import IN_MEMORY, ModelStore
 from fedsm.core.settings import JobSettings
 from fedsm.core.tensors import Tensors
 from fedsm.flare import exchange
@@ -44,6 +46,7 @@ class Run:
         checkpoints: where the rounds are kept.
         progress: the events for those who follow the run.
         accepted_log: a line for each update that was merged.
+        store: where the networks of single sites are kept.
     """
 
     controller: Controller
@@ -59,6 +62,7 @@ class Run:
     checkpoints: Checkpoints
     progress: Progress
     accepted_log: AcceptedLog
+    store: ModelStore = IN_MEMORY
     unregistered: dict[str, str] = field(default_factory=dict)  # site -> why its registration failed
     _noting: threading.Lock = field(default_factory=threading.Lock)
     _open_task: tuple[str, int] = ("", 0)
@@ -69,7 +73,7 @@ class Run:
         self.quarantine = Quarantine(self.job, self.record.warnings)
         self.aggregator.bind(self.tracks, self.sites, self.job, self.record.norms, self.note, self.record.conduct_seed)
         self._runner = TaskRunner(
-            self.controller, self.aggregator, self.job, self._common_meta, self.fl_ctx, self.abort_signal
+            self.controller, self.aggregator, self.job, self._common_meta, self.fl_ctx, self.abort_signal, self.store
         )
 
     @property
@@ -86,9 +90,14 @@ class Run:
         """The sites that can be given a task."""
         return [site for site in self.here if site in self.aggregator.registry.images]
 
-    def sites_to_train(self, number: int) -> list[str]:
-        """The sites that are asked to train in a round: those of `registered_here` that are not in quarantine."""
-        return [site for site in self.registered_here() if self.quarantine.until(site, number) is None]
+    def sites_to_train(self, number: int) -> tuple[list[str], list[str]]:
+        """The sites that are asked to train in a round, in index order, and the spare ones: of those of
+        `registered_here` that are not in quarantine all, or the job's `fraction`; see `core/draw.py`."""
+        here = self.registered_here()
+        resting = {site for site in here if self.quarantine.until(site, number) is not None}
+        count = drawn_count(self.job.fraction, self.job.min_sites, len(here))
+        asked, spare = draw(here, count, self.job.seed, number, resting)
+        return sorted(asked, key=here.index), spare
 
     def run_task(self, spec: TaskSpec) -> TaskResults:
         """Gives the sites a task; see `TaskRunner.run_task`."""

@@ -18,6 +18,7 @@ class TaskSpec:
         number: the round.
         sites: who is asked, in index order.
         needed: the fewest good answers with which the job can go on.
+        spare: who takes the place of sites that give no good answer, where too few do; in this order.
         tracks: the tracks that take part; None: all.
         meta: plain values that go down to every site.
         payload: site -> what goes down to it, by track.
@@ -39,6 +40,7 @@ class TaskSpec:
     timeout: float | None = None
     expects: dict[str, Tensors] | None = None
     take: Callable[[str, dict[str, Tensors]], None] = lambda site, tracks: None
+    spare: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -55,6 +57,7 @@ class TaskResults:
         norms: site -> norm group -> norm of what was merged.
         suspect: site -> why its answer was refused for what it held, or taken with a warning.
         attempts: how often it was asked.
+        asked: who was asked, the spare ones last.
         broken: why the models cannot be used any further; empty: they can.
     """
 
@@ -67,6 +70,7 @@ class TaskResults:
     norms: dict[str, dict[str, float]] = field(default_factory=dict)
     suspect: dict[str, str] = field(default_factory=dict)
     attempts: int = 0
+    asked: list[str] = field(default_factory=list)
     broken: str = ""
 
     def leave_out(self, missing: dict[str, str], down: dict[str, int], up: dict[str, int]) -> None:

@@ -8,6 +8,9 @@ Weight files are written first and never changed; the JSON that names them is pu
 whenever the process is killed, the newest JSON is complete. The best model of a track is a weight file of an earlier
 round that stays because it is named. `fedsm.core.rounds` decides which rounds stay: the newest, and one from before
 the norm guard's window, to go back to (`--from-round`).
+
+A network that is what it was after the round before gets another name for the file of that round (a hard link), and so
+does one that is in a file already (`core/model_store.py`). It then takes no room and no writing.
 """
 
 from __future__ import annotations
@@ -15,13 +18,17 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
-from safetensors import SafetensorError
+import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from fedsm.core.errors import UserError
 from fedsm.core.files import PARTIAL, replacing, write_json
+from fedsm.core.mapped import map_tensors
+from fedsm.core.model_store import FromFile, link_or_copy, stored
 from fedsm.core.names import below
 from fedsm.core.plain_json import read_json
 from fedsm.core.rounds import rounds_to_keep
@@ -43,6 +50,7 @@ class Checkpoints:
         self.folder = folder
         self._weights = folder / "weights"
         self._keep = keep
+        self._last: dict[str, str] = {}  # stem -> its file of the last checkpoint that was written
 
     def save(self, number: int, files: dict[str, Tensors], state: dict) -> None:
         """Writes the state after round `number` and drops what is no longer needed.
@@ -59,7 +67,7 @@ class Checkpoints:
             self._weights.mkdir(parents=True, exist_ok=True)
             names = {stem: self.file_name(number, stem) for stem in files}
             for stem, tensors in files.items():
-                self.save_weights(names[stem], tensors)
+                self._save(names[stem], tensors, self._last.get(stem))
             write_json(self._manifest(number), {"round": number, "files": names} | state)
         except (OSError, SafetensorError) as e:
             self._clean(self._manifests())  # half a checkpoint would only take space on a full disk
@@ -68,7 +76,20 @@ class Checkpoints:
             raise UserError(
                 f"the checkpoint of round {number} cannot be written ({e}), {kept}", remedy="make room"
             ) from e
+        self._last = names
         self._prune(number)
+
+    def _save(self, name: str, tensors: Tensors, last: str | None) -> None:
+        """Writes one network, or links the file that holds it already."""
+        if (model := stored(tensors)) is not None:
+            same: Path | None = model.path
+        else:
+            same = self._weights / last if last and last != name and _holds(self._weights / last, tensors) else None
+        if same is None:
+            self.save_weights(name, tensors)
+            return
+        with replacing(self._weights / name) as partial:
+            link_or_copy(same, partial)
 
     def save_weights(self, name: str, tensors: Tensors) -> None:
         """Writes one weight file, whole or not at all."""
@@ -128,9 +149,16 @@ class Checkpoints:
         Raises:
             UserError: missing, truncated or not a plain file name.
         """
+        return self._read(name, lambda path: FromFile(load_file(path), path))
+
+    def map_weights(self, name: str) -> Tensors:
+        """The same, to be read only: their memory can be given back (`core/mapped.py`)."""
+        return self._read(name, map_tensors)
+
+    def _read(self, name: str, read: Callable[[Path], Tensors]) -> Tensors:
         path = self.path_of(name)
         try:
-            return load_file(path)
+            return read(path)
         except (OSError, SafetensorError) as e:
             raise UserError(
                 f"weights {path} cannot be read: {e}", remedy="restore the file or resume from another run"
@@ -164,6 +192,7 @@ class Checkpoints:
         if other.folder.resolve() == self.folder.resolve():
             return
         self._take_over(other, state)
+        self._last = dict(state["files"])
         for earlier in (n for n in other.rounds() if n < state["round"]):
             with contextlib.suppress(UserError):
                 if (older := other.load(earlier)) is not None:
@@ -211,6 +240,25 @@ class Checkpoints:
         partial = self.folder.glob(f"*{PARTIAL}")
         for path in [*partial, *(p for p in self._weights.glob("*") if p.name not in needed)]:
             path.unlink()
+
+
+def _holds(path: Path, tensors: Tensors) -> bool:
+    """Whether a weight file holds just these tensors. The first that differs ends the comparison."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            if set(file.keys()) != tensors.keys():
+                return False
+            return all(_equal(file.get_tensor(key), value) for key, value in tensors.items())
+    except (OSError, SafetensorError):
+        return False
+
+
+def _equal(kept: torch.Tensor, value: torch.Tensor) -> bool:
+    """Bit by bit, so that NaN equals itself and -0 is not 0."""
+    if (kept.shape, kept.dtype) != (value.shape, value.dtype):
+        return False
+    ours, theirs = (t.contiguous().view(-1).view(torch.uint8) for t in (kept, value))
+    return torch.equal(ours, theirs)
 
 
 def _number(manifest: Path) -> int:

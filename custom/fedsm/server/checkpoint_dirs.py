@@ -25,6 +25,10 @@ RUNS = "fedsm_runs"
 _EARLIER_JOBS = "job:"
 
 
+class NoCheckpoint(UserError):
+    """A job was to go on from jobs that left no checkpoint: they ended before they had registered the sites."""
+
+
 def checkpoint_dir(root: Path, run_folder: Path, job_id: str, submitter: Submitter | None) -> Path:
     """The folder for a job's checkpoints; made if it is not there.
 
@@ -55,7 +59,8 @@ def checkpoints_of(resume_from: str, root: Path, submitter: Submitter | None) ->
         submitter: who asks; None in the simulator.
 
     Raises:
-        UserError: none of them did, it is another user's, or a path where only ids are accepted.
+        NoCheckpoint: none of them did.
+        UserError: it is another user's, or a path where only ids are accepted.
     """
     if not resume_from.startswith(_EARLIER_JOBS):
         if submitter is not None:
@@ -70,7 +75,7 @@ def checkpoints_of(resume_from: str, root: Path, submitter: Submitter | None) ->
             check_owner(folder, submitter)
         below(folder, folder / FOLDER)
         return folder / FOLDER
-    raise UserError(f"the server keeps no checkpoint of job {ids[0]}", remedy="start the run again")
+    raise NoCheckpoint(f"the server keeps no checkpoint of job {ids[0]}", remedy="start the run again")
 
 
 def hand_over(folder: Path, run_folder: Path) -> None:

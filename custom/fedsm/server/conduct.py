@@ -26,6 +26,7 @@ look, and count nothing in `quarantine`.
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Mapping
 from statistics import median
@@ -113,10 +114,9 @@ class Conduct:
     ) -> None:
         """Notes a good answer, as it was sent; the templates say what is a float, whatever a site made of it."""
         for name, tensors in tracks.items():
-            wanted = norm_groups(name, templates[name])
             for group, held in norm_groups(name, tensors).items():
                 if group not in self._plans:
-                    self._plans[group] = drawn(wanted[group], self._seed)
+                    self._plans[group] = drawn(norm_groups(name, templates[name])[group], self._seed)
                 self._samples.setdefault(group, {})[site] = sample(held, self._plans[group])
                 self._norms.setdefault(group, {})[site] = norms.get(group, 0.0)
 
@@ -148,17 +148,20 @@ def against_the_others(row: Row, shared: list[str]) -> dict[str, str]:
     return {site: "; ".join(reasons) for site, reasons in found.items()}
 
 
-def turned_bad(history: list[dict], shared: list[str]) -> dict[str, str]:
+def turned_bad(history: list[dict], shared: list[str], fraction: float = 1.0) -> dict[str, str]:
     """Sites whose loss, or score of the model that they received, has just turned bad: site -> what to know.
 
     Args:
         history: the rows of all rounds; the last one's validation is not known yet.
         shared: the tracks to look at.
+        fraction: the job's; a site is drawn once in about 1 / fraction rounds, so its past is as many times longer.
     """
     found: dict[str, list[str]] = {}
+    span = math.ceil(1 / fraction)
     for track in shared:
-        now, before = (_low_scores(row, track) for row in [{}, {}, *history[:-1]][:-3:-1])
-        for site in now.keys() - before.keys():
+        *past, last = [*[{}] * (span + 1), *history[:-1]][-span - 1 :]
+        now, before = _low_scores(last, track), {site for row in past for site in _low_scores(row, track)}
+        for site in now.keys() - before:
             score, usual = now[site]
             found.setdefault(site, []).append(
                 f"track {track!r}: it scores the shared model {score:.2f}, the others {usual:.2f}; other images, or"
@@ -166,7 +169,7 @@ def turned_bad(history: list[dict], shared: list[str]) -> dict[str, str]:
             )
         losses = [row.get("loss", {}).get(track, {}) for row in history]
         for site, loss in losses[-1].items() if losses else ():
-            earlier = [row[site] for row in losses[-1 - WINDOW : -1] if site in row]
+            earlier = [row[site] for row in losses[-1 - WINDOW * span : -1] if site in row]
             if earlier and earlier[-1] <= _limit(earlier[:-1]) and loss > _limit(earlier):
                 found.setdefault(site, []).append(
                     f"track {track!r}: its training loss rose from {min(earlier):.3g} to {loss:.3g}; have its images"

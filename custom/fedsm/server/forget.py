@@ -13,6 +13,7 @@ from pathlib import Path
 
 from fedsm.core.errors import UserError
 from fedsm.core.files import write_bytes
+from fedsm.core.model_store import FOLDER as MODELS
 from fedsm.core.names import below, check_site_name, refuse_links
 from fedsm.core.plain_json import reading
 from fedsm.core.private_files import close_to_others
@@ -108,6 +109,7 @@ class Forgetting:
             os.replace(out / f"{name}.new", out / name)
         for name in folders:
             shutil.rmtree(out / f"{name}.earlier", ignore_errors=True)
+        shutil.rmtree(out / MODELS, ignore_errors=True)  # what a killed server left (`personal_models: disk`)
         shutil.rmtree(state, ignore_errors=True)
 
     def _write_checkpoint(self, folder: Path) -> None:

@@ -46,6 +46,8 @@ def norm_groups(track: str, tensors: Tensors) -> dict[str, Tensors]:
     Entries under a `word/` are measured in other units than the weights beside them (SCAFFOLD's `control/`: gradients,
     or Adam's steps), and are the group `track.word`.
     """
+    if not any("/" in key for key in tensors):
+        return {track: tensors} if tensors else {}
     groups: dict[str, Tensors] = {}
     for key, value in tensors.items():
         word, slash, _ = key.partition("/")

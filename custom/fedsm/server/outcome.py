@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from fedsm.core.files import write_json
+from fedsm.core.model_store import opened
 from fedsm.core.settings import JobSettings
 from fedsm.core.tensors import Tensors
 from fedsm.selectors.inference import GLOBAL
@@ -14,7 +15,7 @@ from fedsm.selectors.policy import Policy
 from fedsm.server.checkpoint import Checkpoints
 from fedsm.server.memory import peak_bytes
 from fedsm.server.record import RunRecord
-from fedsm.server.update_loss import update_loss
+from fedsm.server.update_loss import noisy_rounds, update_loss
 from fedsm.super_model.artefact import save_super_model, versions
 from fedsm.tracks import lam_of
 from fedsm.tracks.base import DELIVER, ServerTrack
@@ -23,7 +24,7 @@ _MB = 1024 * 1024
 
 
 def best_models(tracks: dict[str, ServerTrack], record: RunRecord, checkpoints: Checkpoints) -> dict[str, Tensors]:
-    """The models that make the super model: each from its best validation round.
+    """The models that make the super model: each from its best validation round. They must not be changed.
 
     The global model stands in for a personal one whose site was gone when models were handed over.
     """
@@ -32,9 +33,9 @@ def best_models(tracks: dict[str, ServerTrack], record: RunRecord, checkpoints: 
         files = track.files()
         for model in track.models():
             if best := record.best.get(model):  # it may have been handed over at the end of an earlier part of the run
-                models[model] = checkpoints.load_weights(best["file"])
+                models[model] = checkpoints.map_weights(best["file"])
             elif model in files:
-                models[model] = files[model]
+                models[model] = opened(files[model])
         if not track.models() and (final := track.payload(DELIVER, record.sites[0])):
             models[name] = final
     for model in [m for track in tracks.values() for m in track.models() if m not in models]:
@@ -99,5 +100,5 @@ def write_results(folder: Path, job: JobSettings, record: RunRecord, summary: di
         },
     }
     if job.update_privacy:
-        results["update_privacy"] = update_loss(job.update_privacy, len(record.history))
+        results["update_privacy"] = update_loss(job.update_privacy, noisy_rounds(job, record.history))
     write_json(folder / "results.json", results | measured)

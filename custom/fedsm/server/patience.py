@@ -7,11 +7,11 @@ for it again and again:
     it has fetched it                                            max(absent_wait, 2 * others, timeout / 4^m, 2 * own) s
 
 `others` is the time that the slowest of the trusted sites took for this task (or for the last one, where none of them
-is asked: a site that has not registered yet is asked alone), `own` the time that the site took when it last answered.
-m counts its misses: a miss adds 2, an answer takes 1 away. So a site that had one bad day is soon trusted again; one
-that fetches and never answers, or answers every second task, soon costs the others no more than twice the time that
-they need themselves. `own` counts after one miss, and again after every tenth, so that an honest but slow site is not
-shut out for ever.
+is asked: a site that has not registered yet is asked alone), `own` the time that the site took when it last answered. m
+counts its misses: a miss adds 2, an answer takes 1 away. So a site that had one bad day is soon trusted again; one that
+fetches and never answers, or answers every second task, soon costs the others no more than twice the time that they
+need themselves. A site that is not asked (`fraction`) neither misses nor answers. `own` counts after one miss, and
+again after every tenth, so that an honest but slow site is not shut out for ever.
 """
 
 from __future__ import annotations

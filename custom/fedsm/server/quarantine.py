@@ -6,9 +6,9 @@
     warned = quarantine          it is not asked for `quarantine_rounds` rounds, then again, with warned one lower
 
 So a site that goes on as before is out again after its first answer, and one that was unlucky now and then never is. A
-site in quarantine keeps its personal model, its index and its part in the selector, as one that is away, and takes part
-in the validation and evaluation at the end. Nobody goes into quarantine where fewer than `min_sites` would be left.
-`fedsm forget` takes a site out for good.
+site in quarantine is not drawn (`fraction`), and keeps its personal model, its index and its part in the selector, as
+one that is away, and takes part in the validation and evaluation at the end. Nobody goes into quarantine where fewer
+than `min_sites` would be left. `fedsm forget` takes a site out for good.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from fedsm.core.files import write_text
 from fedsm.core.shares import trimmed_mean
 from fedsm.server.checkpoint import Checkpoints
 from fedsm.server.conduct import new_seed
+from fedsm.server.levels import gain
 from fedsm.tracks.base import DELIVER, ServerTrack
 
 MOST_NOTES = 50  # refusals and warnings of one site that are kept one by one; the rest is counted
@@ -111,7 +112,8 @@ class RunRecord:
                 if not results:
                     continue
                 scores[model] = _pooled(results)
-                if model in models and self._beats(model, results):
+                sampled = track.settings.fraction < 1 and len(scoring_sites) > 1
+                if model in models and self._beats(model, results, number if sampled else None):
                     handed_over = delivered and track.expects(DELIVER)
                     made = self._made_in(name, next(iter(results)), number) if handed_over else number
                     file = Checkpoints.file_name(number, model)
@@ -123,15 +125,29 @@ class RunRecord:
         scores = [row.get("validation", {}).get(track, {}).get(site, -1.0) for row in self.history[:last]]
         return next(number for number, score in enumerate(scores, start=1) if score > scores[-1] - _SAME)
 
-    def _beats(self, model: str, results: dict[str, tuple[float, int]]) -> bool:
+    def _beats(self, model: str, results: dict[str, tuple[float, int]], sampled: int | None = None) -> bool:
         """Whether a model is better than the best so far, on the sites that scored both.
 
         With the mean over all sites that answered, a round in which a difficult site was missing would be the best.
         The trimmed mean of the sites' differences is used, so that one of four or more sites cannot choose the round.
+        With `fraction`, few sites or none scored both: `levels.py` compares the rounds by all scores so far. Of two
+        that nothing links, as in a run's first rounds, the later one is taken.
+
+        Args:
+            model: the model.
+            results: site -> score and number of images.
+            sampled: with `fraction`, for a network that several sites score, the round; else None.
         """
         if model not in self.best:
             return True
-        earlier = self.best[model]["judged"]
+        best = self.best[model]
+        earlier = best["judged"]
+        if sampled is not None:
+            scores = {row["round"]: row.get("validation", {}).get(model, {}) for row in self.history}
+            scores |= {best["round"]: {site: judged[0] for site, judged in earlier.items()}}
+            scores |= {sampled: {site: score for site, (score, _) in results.items()}}
+            better = gain(scores, sampled, best["round"])
+            return better is None or better > _SAME
         common = set(results) & set(earlier)
         if not common:
             return True

@@ -21,10 +21,12 @@ class Registry:
         self.images: dict[str, dict[str, int]] = {}  # site -> images of each part, as first registered
         self.keys: dict[str, dict] = {}  # site -> its public key for secure sums
         self.privacy: dict[str, dict[str, float]] = {}  # site -> its report on the privacy of its sums
+        self._shares: dict[str, float] | None = None  # asked for with every answer, and the same until a site joins
 
     def add(self, site: str, meta: dict) -> None:
         """Takes a registration, after all checks."""
         self.images[site] = {part: meta["images"][part] for part in PARTS}
+        self._shares = None
         if "sum_key" in meta:
             self.keys[site] = dict(meta["sum_key"])
         if "privacy" in meta:
@@ -32,9 +34,11 @@ class Registry:
 
     def shares(self) -> dict[str, float]:
         """Each registered site's weight in averages of networks; the sites that answer share 1 in proportion."""
-        if self._site_weights == "equal":
-            return dict.fromkeys(self.images, 1.0)
-        return bounded_shares({site: images["train"] for site, images in self.images.items()}, self._max_share)
+        if self._shares is None:
+            counts = {site: images["train"] for site, images in self.images.items()}
+            equal = self._site_weights == "equal"
+            self._shares = dict.fromkeys(counts, 1.0) if equal else bounded_shares(counts, self._max_share)
+        return self._shares
 
     def unusual_counts(self) -> dict[str, str]:
         """Sites whose image counts are so far from the others' that a person should know, with the consequence.

@@ -115,7 +115,10 @@ class HistoryRow(Described):
 
     round: int = Field(description="Its number.")
     answered: list[str] = Field(description="Sites whose updates were merged.")
-    missing: dict[Site, str] = Field(description="The other sites, and why.")
+    missing: dict[Site, str] = Field(
+        description="Sites that did not, and why. One that is in neither list was not asked (`fraction`)."
+    )
+    asked: int | None = Field(default=None, description="With `fraction`: how many sites were asked.")
     loss: dict[Track, dict[Site, Score]] = Field(description="Mean training loss.")
     seconds: float = Field(description="Duration.")
     attempts: int = Field(description="How often it was tried; more than 1 with `round_retries`.")
@@ -132,7 +135,9 @@ class HistoryRow(Described):
         default=None, description="Scores of the models that this round made, at each site."
     )
     score: dict[Track, Score] | None = Field(
-        default=None, description="The same over all images; of personal models the mean over models."
+        default=None,
+        description="The same over all images; of personal models the mean over models. With `fraction` other sites in"
+        " every round, so rounds are not compared by it: see [many sites](../explanation/many-sites.md#best-rounds).",
     )
 
 
@@ -229,7 +234,7 @@ class UpdatePrivacyLoss(Described):
     clip: float = Field(description="The largest norm of a site's update.")
     noise_multiplier: float = Field(description="Standard deviation of the noise, divided by what one site can move.")
     delta: float = Field(description="The delta at which epsilon holds.")
-    rounds: int = Field(description="Rounds that added noise.")
+    rounds: int = Field(description="Rounds that added noise; with `fraction` the most that one site was in.")
 
 
 class Wire(Described):

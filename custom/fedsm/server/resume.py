@@ -11,6 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedsm.core.errors import UserError
+from fedsm.core.model_store import IN_MEMORY, ModelStore
 from fedsm.core.natural_order import natural_key
 from fedsm.core.plain_json import reading
 from fedsm.core.settings import JobSettings
@@ -28,8 +29,9 @@ _FIXED = (
 
 
 def resume(
-    job: JobSettings, source: Path, own: Checkpoints, here: list[str], number: int | None = None
-) -> tuple[dict[str, ServerTrack], RunRecord, int]:
+    job: JobSettings, source: Path, own: Checkpoints, here: list[str], number: int | None = None,
+    store: ModelStore = IN_MEMORY,
+) -> tuple[dict[str, ServerTrack], RunRecord, int]:  # fmt: skip
     """Takes over a checkpoint of an earlier run.
 
     Args:
@@ -38,6 +40,7 @@ def resume(
         own: where this run keeps its own.
         here: the sites that are clients of this job.
         number: the round to go on from; default: the newest.
+        store: where the networks of single sites are kept.
 
     Returns:
         the tracks, the record and the last round that was done.
@@ -63,7 +66,7 @@ def resume(
         )
     new = sorted((s for s in here if s not in record.sites and s not in record.forgotten), key=natural_key)
     record.admit(new)
-    tracks = server_tracks(job, record.sites)
+    tracks = server_tracks(job, record.sites, store)
     _check(job, state, source)
     files = {stem: other.load_weights(name) for stem, name in state["files"].items()}
     try:

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from fedsm.core.errors import UserError
@@ -33,6 +35,7 @@ from fedsm.super_model.record import digest_of
 from fedsm.super_model.verify import MANIFEST, signed_digests
 
 FORMAT = "fedsm-super-model/1"
+_AT_ONCE = 16  # networks of which a super model has so many are loaded together
 
 
 @dataclass
@@ -41,7 +44,37 @@ class SuperModelFiles:
 
     settings: JobSettings
     manifest: dict
-    networks: dict[str, Tensors]
+    networks: Mapping[str, Tensors]
+
+
+class Networks(Mapping[str, Tensors]):
+    """The networks of a folder. Each is read, and its checksum verified, when it is first asked for.
+
+    Args:
+        folder: the super model's.
+        listed: name -> its file and that file's SHA-256, as its manifest says.
+    """
+
+    def __init__(self, folder: Path, listed: dict[str, tuple[str, str]]):
+        self._folder, self._listed = folder, listed
+        self._loaded: dict[str, Tensors] = {}
+        self._loading = threading.Lock()
+
+    def __getitem__(self, name: str) -> Tensors:
+        with self._loading:
+            if name not in self._loaded:
+                file, sha256 = self._listed[name]
+                self._loaded[name] = _load_network(self._folder / file, sha256)
+            return self._loaded[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._listed
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._listed)
+
+    def __len__(self) -> int:
+        return len(self._listed)
 
 
 def save_super_model(
@@ -71,6 +104,9 @@ def save_super_model(
 def load_super_model(folder: Path, trust: Trust | None = None) -> SuperModelFiles:
     """Loads a super model. Runs no code from the folder: JSON and safetensors only.
 
+    Up to 16 networks are loaded and verified now. Of more, only whether each file is there and whole; its checksum is
+    verified when the network is first used, so that a few images need not wait for the networks of all sites.
+
     Args:
         folder: the super model's.
         trust: who must have signed it; None: nobody need have.
@@ -95,6 +131,10 @@ def load_super_model(folder: Path, trust: Trust | None = None) -> SuperModelFile
     _check_names(manifest, listed, folder)
     if signed is not None and (other := [file for file, sha256 in listed.values() if signed.get(file) != sha256]):
         raise UserError("is not the file that was signed", file=folder / other[0], remedy="get the super model again")
+    if len(listed) > _AT_ONCE:
+        for file, _ in listed.values():
+            _check_whole(folder / file)
+        return SuperModelFiles(settings, manifest, Networks(folder, listed))
     # Checksums take longer than reading, so all processors share the work.
     with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:
         tensors = list(pool.map(lambda entry: _load_network(folder / entry[0], entry[1]), listed.values()))
@@ -122,6 +162,15 @@ def _check_names(manifest: dict, listed: dict[str, tuple[str, str]], folder: Pat
             f"{where}: blend_gamma must be in [0, 1], got {shown(manifest['blend_gamma'])}",
             remedy="copy the super model again",
         )
+
+
+def _check_whole(path: Path) -> None:
+    """Refuses a file that is missing or cut short: its header says how long it is."""
+    try:
+        with safe_open(path, framework="pt"):
+            pass
+    except (OSError, SafetensorError) as e:
+        raise UserError(f"{path} cannot be read: {_short(e)}", remedy="copy the super model again") from e
 
 
 def _load_network(path: Path, sha256: str) -> Tensors:

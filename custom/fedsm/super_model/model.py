@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ class SuperModel:
         policy: its thresholds and mixtures, as they were chosen on the validation images.
     """
 
-    def __init__(self, settings: JobSettings, manifest: dict, networks: dict[str, Tensors], device: torch.device):
+    def __init__(self, settings: JobSettings, manifest: dict, networks: Mapping[str, Tensors], device: torch.device):
         self.settings, self.manifest, self.device = settings, manifest, device
         self.sites: list[str] = manifest["sites"]
         self.models = [GLOBAL, *map(personal, self.sites)]

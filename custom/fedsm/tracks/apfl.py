@@ -50,6 +50,7 @@ class APFLClient(SitePersonalClient):
     """`net` is the mixture vbar, `own` is v, and w is the global track's network, which steps first."""
 
     private = False  # alpha learns from the gradients themselves
+    reads_others = True  # w, as the global track's step has just left it
 
     def __init__(self, *args: Any):
         super().__init__(*args)

@@ -13,7 +13,8 @@ A run has three phases, and in each a track answers the same questions:
                                            send
 
 So a method needs no hook of its own: it does its part in the phase in which it has something to send or to receive. A
-site that did not answer a round is simply not given to `accept`; the docstring of each track says what that means.
+site that did not answer a round, or was not asked in it (`fraction`), is simply not given to `accept`; the docstring of
+each track says what that means.
 Only tracks that hold something for each site need to know when sites join or leave a run: see `Membership`.
 """
 
@@ -27,6 +28,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 
+from fedsm.core.model_store import IN_MEMORY, ModelStore
 from fedsm.core.settings import JobSettings
 from fedsm.core.tensors import Batch, Tensors
 
@@ -57,6 +59,7 @@ class SiteContext:
         tracks: all client halves of the site, by name, in the order in which a batch steps them.
         rate_factor: the schedule's factor on the learning rate of the U-Nets in this round; see `tracks/schedule.py`.
         autocast: what networks are trained in; None: float32. See `tracks/precision.py`.
+        compiled: whether steps of U-Nets run compiled code. See `tracks/compiled.py`.
     """
 
     index: int
@@ -66,6 +69,7 @@ class SiteContext:
     tracks: dict[str, ClientTrack] = field(default_factory=dict)
     rate_factor: float = 1.0
     autocast: torch.dtype | None = None
+    compiled: bool = False
 
 
 class ClientTrack:
@@ -78,8 +82,11 @@ class ClientTrack:
     """
 
     sums: ClassVar[bool] = False  # whether it sends sums over images instead of changes of a network
-    # Whether images reach its network through `Learner.descend` alone, whose gradients a site can make private.
+    # Whether images reach its network through `Learner.descend` alone, whose gradients a site can make private, and
+    # whose batches it can split over several devices.
     private: ClassVar[bool] = False
+    # Whether a step looks at networks that other tracks are changing: then it cannot run beside theirs.
+    reads_others: ClassVar[bool] = False
 
     def __init__(self, settings: JobSettings, options: Mapping[str, Any], site: SiteContext):
         self.settings = settings
@@ -150,6 +157,8 @@ class ServerTrack(ABC):
         options: this track's own options.
         sites: names of the sites; their order gives the index.
         tracks: all server halves of the job, by name; the caller fills it.
+        store: keeps networks of which there is one for each site. What it returns may lie on disk: see `opened` and
+            `editing` there.
     """
 
     sums: ClassVar[bool] = False  # whether sites send sums over images instead of changes of a network
@@ -159,13 +168,14 @@ class ServerTrack(ABC):
 
     def __init__(
         self, name: str, settings: JobSettings, options: Mapping[str, Any], sites: list[str],
-        tracks: dict[str, ServerTrack] | None = None,
+        tracks: dict[str, ServerTrack] | None = None, store: ModelStore = IN_MEMORY,
     ):  # fmt: skip
         self.name = name
         self.settings = settings
         self.options = options
         self.sites = sites
         self.tracks = {} if tracks is None else tracks
+        self.store = store
 
     @classmethod
     def check(cls, settings: JobSettings, options: Mapping[str, Any], n_sites: float) -> None:  # noqa: B027

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import torch
 
+from fedsm.core.model_store import opened
 from fedsm.core.state import copy
 from fedsm.core.tensors import Tensors
 
@@ -46,9 +47,10 @@ class RoundAverage:
         """The average with one more round, in new tensors: a slow download may still read the old ones."""
         t = self.updates + 1
         share = (1 - self.momentum) / (1 - self.momentum**t)
-        last = {key: weights[key].detach().cpu() for key in self.weights}
+        before, now = opened(self.weights), opened(weights)
+        last = {key: now[key].detach().cpu() for key in before}
         new = {
             key: torch.lerp(old, last[key], share) if old.is_floating_point() else last[key].clone()
-            for key, old in self.weights.items()
+            for key, old in before.items()
         }
         return RoundAverage(self.momentum, new, t)

@@ -1,8 +1,8 @@
 """The moving average (`ema.py`) of networks that travel, at the server: around the track that trains them.
 
 A round sends both down, the weights to train from and their average to validate; after the last round only the average.
-So `ema` costs one network more on the wire, down, and one more in the server's memory, for each network of the track.
-What comes up is what comes without it.
+So `ema` costs one network more on the wire, down, and one more at the server, for each network of the track: in its
+memory, or on its disk where the network itself is. What comes up is what comes without it.
 
     file of a checkpoint     content
     <model>                  the average: what competes for the best round
@@ -13,10 +13,12 @@ What comes up is what comes without it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from fedsm.core.model_store import IN_MEMORY, ModelStore, opened, stored
 from fedsm.core.state import copy, prefixed
 from fedsm.core.tensors import Tensors
 from fedsm.tracks.base import TRAIN, Membership, Phase, Report, ServerTrack
@@ -36,12 +38,20 @@ class AveragedOverRounds(ServerTrack):
     """
 
     def __init__(self, track: ServerTrack):
-        super().__init__(track.name, track.settings, track.options, track.sites, track.tracks)
+        super().__init__(track.name, track.settings, track.options, track.sites, track.tracks, track.store)
         self.track = track
         self.shared = track.shared
-        files, momentum = track.files(), self.settings.ema
-        self.averages = {model: RoundAverage.before(momentum, files[model]) for model in track.models()}
+        files = track.files()
+        self.averages = {model: self._before(model, files[model]) for model in track.models()}
         self._answered: set[str] = set()
+
+    def _before(self, model: str, weights: Tensors) -> RoundAverage:
+        name = _file(model)
+        return RoundAverage(self.settings.ema, self._store_of(weights).copies([name], weights)[name])
+
+    def _store_of(self, weights: Tensors) -> ModelStore:
+        """Where the average of a network is kept: where the network is."""
+        return self.store if stored(weights) else IN_MEMORY
 
     def open(self, number: int, best_models: Callable[[], dict[str, Tensors]]) -> None:
         self.track.open(number, best_models)
@@ -49,8 +59,8 @@ class AveragedOverRounds(ServerTrack):
     def payload(self, phase: Phase, site: str) -> Tensors:
         average = next(self.averages[model].weights for model, sites in self.models().items() if site in sites)
         if phase == TRAIN:
-            return self.track.payload(phase, site) | prefixed(AVERAGE, average)
-        return average
+            return self.track.payload(phase, site) | prefixed(AVERAGE, opened(average))
+        return opened(average)
 
     def expects(self, phase: Phase) -> Tensors:
         return self.track.expects(phase)
@@ -69,7 +79,8 @@ class AveragedOverRounds(ServerTrack):
             files = self.track.files()
             for model, sites in self.models().items():
                 if self._answered & set(sites):
-                    self.averages[model] = self.averages[model].after(files[model])
+                    new, store = self.averages[model].after(files[model]), self._store_of(files[model])
+                    self.averages[model] = replace(new, weights=store.put(_file(model), new.weights))
             self._answered = set()
         return warnings
 
@@ -82,8 +93,14 @@ class AveragedOverRounds(ServerTrack):
     def load_files(self, files: dict[str, Tensors]) -> None:
         self.track.load_files(_raw_view(files))
         updates = files[f"{self.name}.{_UPDATES}"]
+        raw = self.track.files()
         self.averages = {
-            model: RoundAverage(self.settings.ema, files[model], int(updates[model])) for model in self.models()
+            model: RoundAverage(
+                self.settings.ema,
+                self._store_of(raw[model]).adopt(_file(model), files[model]),
+                int(updates[model]),
+            )
+            for model in self.models()
         }
         self._answered = set()
 
@@ -119,6 +136,10 @@ class AveragedOverRounds(ServerTrack):
         if not isinstance(self.track, Membership):
             return model
         return self.track.leave_model(model, _raw_view(files), site)
+
+
+def _file(model: str) -> str:
+    return f"{model}.average"
 
 
 def _raw_view(files: dict[str, Tensors]) -> dict[str, Tensors]:

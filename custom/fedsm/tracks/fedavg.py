@@ -27,8 +27,9 @@ class AveragedServer(ServerTrack):
     """One shared U-Net: sites send w_k - w, the server adds the weighted mean of the differences, or what the job's
     `aggregation` makes of them (`rules.py`).
 
-    Sites that did not answer a round take no part: the weights n_k are renormalised over those that did. With no
-    answer at all the model stays. With the job's `update_privacy` see `update_noise.py`.
+    Sites that did not answer a round, or were not asked in it (`fraction`), take no part: the weights n_k are
+    renormalised over those that did. With no answer at all the model stays. With the job's `update_privacy` see
+    `update_noise.py`.
     """
 
     shared = True

@@ -15,10 +15,12 @@ from fedsm.core.settings import Loss
 from fedsm.core.state import copy
 from fedsm.core.tensors import Batch, Tensors
 from fedsm.nets.monai_parts import DiceLoss
+from fedsm.tracks.compiled import CompiledForward
 from fedsm.tracks.precision import fused_adam, image_format
 
 if TYPE_CHECKING:
     from fedsm.tracks.private_steps import PrivateGradients
+    from fedsm.tracks.shared_gradients import SharedGradients
 
 SCALE = "scale."  # how the names of a `GradScaler`'s values begin among the moments
 
@@ -30,6 +32,7 @@ class Learner:
 
     Attributes:
         private: makes the gradients of images private, at a site that asks for it (`private_steps.py`); else None.
+        shared: adds up the gradients of several devices, at a site that has them (`shared_gradients.py`); else None.
 
     Args:
         net: the network; it is moved to the device.
@@ -37,11 +40,12 @@ class Learner:
         device: where to compute.
         autocast: what the forward pass computes in; None: float32. With float16 losses are scaled.
         factor: the schedule's factor on the learning rate, asked before each step; default: a constant rate.
+        compiled: whether the forward passes of steps run compiled code.
     """
 
     def __init__(
         self, net: nn.Module, lr: float, device: torch.device, autocast: torch.dtype | None = None,
-        factor: Callable[[], float] = lambda: 1.0,
+        factor: Callable[[], float] = lambda: 1.0, compiled: bool = False,
     ):  # fmt: skip
         self.net = net.to(device)
         self.optimizer: torch.optim.Optimizer = torch.optim.Adam(
@@ -52,13 +56,16 @@ class Learner:
         self._format = image_format(self.net, device)
         self._scaler = self._new_scaler()
         self._factor = factor
+        self._compiled = CompiledForward(self.net) if compiled else None
         self.private: PrivateGradients | None = None
+        self.shared: SharedGradients | None = None
 
     def forward(self, images: torch.Tensor, net: nn.Module | None = None) -> torch.Tensor:
         """Logits of this network or of `net`, under autocast where the device and the settings allow it."""
         images = images.contiguous(memory_format=self._format)
+        run = self._compiled if self._compiled and torch.is_grad_enabled() else nn.Module.__call__
         with torch.autocast(self._device.type, dtype=self._autocast, enabled=self._autocast is not None):
-            logits: torch.Tensor = (net or self.net)(images).float()
+            logits: torch.Tensor = run(net or self.net, images).float()
         return logits
 
     def descend(self, loss: torch.Tensor, penalty: torch.Tensor | None = None) -> torch.Tensor:
@@ -71,7 +78,10 @@ class Learner:
         self.optimizer.zero_grad(set_to_none=True)
         total = loss if penalty is None else loss + penalty
         if self.private is None:
-            self._scaler.scale(total).backward()  # type: ignore[no-untyped-call]
+            mine = total if self.shared is None else total * self.shared.share
+            self._scaler.scale(mine).backward()  # type: ignore[no-untyped-call]
+            if self.shared:
+                self.shared.add_up(self.net.parameters())
         else:
             self.private.backward(loss)
             if penalty is not None:

@@ -27,11 +27,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedsm.core.errors import UserError
 from fedsm.core.privacy_loss import accountants
 from fedsm.data.staging import to_device
+from fedsm.nets.mixing import mixing_layer
 from fedsm.tracks.base import ClientTrack
 
 _TINY = 1e-12  # so that a gradient of zero is not divided by zero
@@ -123,10 +123,9 @@ def _check_layers(net: nn.Module) -> None:
     accountants()  # says in words that Opacus is missing
     from opacus.validators import ModuleValidator
 
-    named = {name.rpartition(".")[0] for name, _ in net.named_buffers()}
-    mixing = [m for name, m in net.named_modules() if isinstance(m, _BatchNorm) or name in named]
+    mixing = mixing_layer(net)
     if mixing or ModuleValidator.validate(net, strict=False):
-        what = type(mixing[0]).__name__ if mixing else "one of its layers"
+        what = type(mixing).__name__ if mixing else "one of its layers"
         message = f"no differential privacy with this network: {what} cannot be made private"
         remedy = "ask for a job whose task.unet.norm is INSTANCE or GROUP, which look at one image alone"
         raise UserError(message, remedy=remedy, public=f"{message}; {remedy}")

@@ -115,11 +115,11 @@ class ScaffoldClient(SegmentationClient):
 class ScaffoldServer(AveragedServer):
     """The shared network and its control c.
 
-    Sites that did not answer a round take no part in w, and their share of c stays as it was: c remains the mean of
-    the c_k of all sites that have ever answered, each weighted by its images at that time. A site that has not answered
-    yet has no share. An answer that came too late, or was refused or clipped, breaks this: the site keeps its c_k+, the
-    server never added it, and c is off by (n_k / n) (c_k+ - c_k) from then on. So no
-    `aggregation` but the mean is taken: a rule that leaves answers out would do this in every round.
+    Sites that did not answer a round, or were not asked in it (`fraction`), take no part in w, and their share of c
+    stays as it was: c remains the mean of the c_k of all sites that have ever answered, each weighted by its images at
+    that time. A site that has not answered yet has no share. An answer that came too late, or was refused or clipped,
+    breaks this: the site keeps its c_k+, the server never added it, and c is off by (n_k / n) (c_k+ - c_k) from then
+    on. So no `aggregation` but the mean is taken: a rule that leaves answers out would do this in every round.
     """
 
     against_rules = "the control c is the mean of the c_k of all sites, also of those that a rule would leave out"

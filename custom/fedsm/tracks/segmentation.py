@@ -31,8 +31,9 @@ class SegmentationClient(ClientTrack):
     def __init__(self, *args: Any):
         super().__init__(*args)
         self.learner = Learner(
-            self.build(), self.settings.lr, self.site.device, self.autocast, lambda: self.site.rate_factor
-        )
+            self.build(), self.settings.lr, self.site.device, self.autocast, lambda: self.site.rate_factor,
+            self.site.compiled,
+        )  # fmt: skip
         self.segmentation_loss = SegmentationLoss(self.settings.loss)
         self.received: Tensors = {}  # this round's model from the server, also for other tracks; must not be changed
         self.average: Tensors = {}  # its average over the rounds, if the job has one: that is validated

@@ -118,7 +118,8 @@ class ExtraClient(SelectorClient):
 class ExtraServer(SelectorServer):
     """FedAvg of the selectors in the last `rounds` rounds, in which nothing else is trained (see `playing`).
 
-    A site that did not answer gets the K + 1 networks again with its next task: it may have lost its labels.
+    A site that was asked and did not answer gets the K + 1 networks again with its next task: it may have lost its
+    labels. One that was not asked (`fraction`) keeps them.
     """
 
     output_offset = 1  # output 0 is the global model
@@ -127,6 +128,7 @@ class ExtraServer(SelectorServer):
         super().__init__(*args)
         self._models: Tensors = {}
         self._labelled: set[str] = set()
+        self._asked: set[str] = set()
         self._answered: set[str] = set()
 
     @classmethod
@@ -148,6 +150,8 @@ class ExtraServer(SelectorServer):
         self._best_models = best_models
 
     def payload(self, phase: Phase, site: str) -> Tensors:
+        if phase == TRAIN:
+            self._asked.add(site)
         if phase != TRAIN or site in self._labelled:
             return prefixed("net", self.weights)
         if not self._models:
@@ -163,6 +167,7 @@ class ExtraServer(SelectorServer):
 
     def close(self, phase: Phase, reports: Mapping[str, Report] | None = None) -> dict[str, str]:
         if phase == TRAIN:
-            self._labelled, self._answered = self._answered, set()
+            self._labelled = (self._labelled - self._asked) | self._answered
+            self._asked, self._answered = set(), set()
             self._models = {}
         return super().close(phase, reports)

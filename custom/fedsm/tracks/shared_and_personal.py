@@ -108,7 +108,7 @@ class SharedAndPersonalServer(NetworkPerSite, ServerTrack):
 
     def __init__(self, *args: Any):
         super().__init__(*args)
-        self.delivered = DeliveredNetworks(self.name, self.settings, self.sites)
+        self.delivered = DeliveredNetworks(self.name, self.settings, self.sites, self.store)
         self.network = SharedNetwork(copy(self.delivered.first), self.sites, rule_of(self.settings))
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedsm.core.model_store import IN_MEMORY, ModelStore
 from fedsm.core.settings import JobSettings
 from fedsm.core.state import add_, copy
 from fedsm.core.tensors import Tensors
@@ -33,17 +34,20 @@ class DeliveredNetworks:
         track: the track's name.
         settings: the job's settings.
         sites: all sites.
+        store: keeps them.
     """
 
-    def __init__(self, track: str, settings: JobSettings, sites: list[str]):
+    def __init__(self, track: str, settings: JobSettings, sites: list[str], store: ModelStore = IN_MEMORY):
         self._names = {site: f"{track}.{site}" for site in sites}
         self.first = initial_weights(lambda: build_unet(settings.task), settings.seed)
+        self._store = store
         self._delivered: dict[str, Tensors] = {}
 
     def add(self, site: str, difference: Tensors) -> None:
         """Takes a network as its difference to the first weights."""
-        self._delivered[site] = copy(self.first)
-        add_(self._delivered[site], difference)
+        network = copy(self.first)
+        add_(network, difference)
+        self._delivered[site] = self._store.put(self._names[site], network)
 
     def forget(self) -> None:
         """Drops what was handed over before a finished run went on: it is handed over again later."""
@@ -55,7 +59,9 @@ class DeliveredNetworks:
 
     def load_files(self, files: dict[str, Tensors]) -> None:
         """Takes back what `files` gave."""
-        self._delivered = {site: files[name] for site, name in self._names.items() if name in files}
+        self._delivered = {
+            site: self._store.adopt(name, files[name]) for site, name in self._names.items() if name in files
+        }
 
     def models(self) -> dict[str, list[str]]:
         """A personal model of every site, scored by its own site alone."""

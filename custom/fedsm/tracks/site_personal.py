@@ -40,7 +40,7 @@ class PersonalNetwork:
     def __init__(
         self, net: nn.Module, lr: float, settings: JobSettings, site: SiteContext, autocast: torch.dtype | None = None
     ):
-        self.learner = Learner(net, lr, site.device, autocast, lambda: site.rate_factor)
+        self.learner = Learner(net, lr, site.device, autocast, lambda: site.rate_factor, site.compiled)
         self.best: Tensors = {}
         self.best_score = -1.0
         self._momentum = settings.ema
@@ -203,7 +203,7 @@ class SitePersonalServer(NetworkPerSite, ServerTrack):
 
     def __init__(self, *args: Any):
         super().__init__(*args)
-        self.delivered = DeliveredNetworks(self.name, self.settings, self.sites)
+        self.delivered = DeliveredNetworks(self.name, self.settings, self.sites, self.store)
 
     def expects(self, phase: Phase) -> Tensors:
         return self.delivered.first if phase == DELIVER else {}

@@ -30,6 +30,7 @@ from pydantic import Field
 
 from fedsm.core.errors import UserError
 from fedsm.core.model import EXPECTED
+from fedsm.core.model_store import editing, opened, stored
 from fedsm.core.settings import JobSettings
 from fedsm.core.state import add_, copy
 from fedsm.core.tensors import Tensors
@@ -37,10 +38,10 @@ from fedsm.nets import build_unet
 from fedsm.nets.first_weights import initial_weights
 from fedsm.selectors.descriptor import ENCODER
 from fedsm.selectors.similarity import pull_shares, similarities
+from fedsm.tracks import pull_in_place, pull_on_disk
 from fedsm.tracks.base import TRAIN, Phase, Report, ServerTrack
 from fedsm.tracks.fedbn import unet_norm_entries
 from fedsm.tracks.options import TrackOptions
-from fedsm.tracks.pull_in_place import pull_to_, weighted_pull_
 from fedsm.tracks.rules import rule_of
 from fedsm.tracks.selector_statistics import StatisticsServer
 from fedsm.tracks.site_networks import NetworkPerSite
@@ -94,15 +95,16 @@ class SoftPullServer(NetworkPerSite, ServerTrack):
     """K personal networks, pulled towards each other after each round.
 
     All start as copies of the global one (the same seed). A site's update is added to its own model as it
-    arrives, so only the K models are held. Sites that did not answer keep their model and take no part in the
-    pull: the shares of the others are taken anew over those that did.
+    arrives, so only the K models are held: in memory, or in files (`personal_models`). Sites that did not answer keep
+    their model and take no part in the pull: the shares of the others are taken anew over those that did.
     """
 
     def __init__(self, *args: Any):
         super().__init__(*args)
         self.lam = self.options.get("lam", self.settings.task.lam)
         first = initial_weights(lambda: build_unet(self.settings.task), self.settings.seed)
-        self.weights = {site: copy(first) for site in self.sites}
+        models = self.store.copies(map(self._file, self.sites), first)
+        self._hold({site: models[self._file(site)] for site in self.sites})
         self._rule = rule_of(self.settings)
         self._answered: set[str] = set()
         self._pulls = True
@@ -133,33 +135,45 @@ class SoftPullServer(NetworkPerSite, ServerTrack):
         others = max(track.options.get("rounds", 0) for track in self.tracks.values())  # a selector's own, at the end
         self._pulls = number <= round((1 - self.options["alone"]) * (self.settings.rounds - others))
 
+    def _hold(self, weights: dict[str, Tensors]) -> None:
+        self.weights = weights
+        self._like = opened(weights[self.sites[0]])
+
+    def _file(self, site: str) -> str:
+        return f"{self.name}.{site}"
+
     def payload(self, phase: Phase, site: str) -> Tensors:
-        return self.weights[site]
+        return opened(self.weights[site])
 
     def expects(self, phase: Phase) -> Tensors:
-        return self.weights[self.sites[0]] if phase == TRAIN else {}
+        return self._like if phase == TRAIN else {}
 
     def accept(self, phase: Phase, site: str, tensors: Tensors, weight: float = 0) -> None:
-        add_(self.weights[site], tensors)
+        with editing(self.weights[site]) as own:
+            add_(own, tensors)
         self._answered.add(site)
 
     def close(self, phase: Phase, reports: Mapping[str, Report] | None = None) -> dict[str, str]:
         if phase == TRAIN:
-            if self._pulls:
+            if self._pulls and self._answered:
                 self._pull([s for s in self.sites if s in self._answered])
             self._answered = set()
         return {}
 
     def _pull(self, sites: list[str]) -> None:
         models = [self.weights[s] for s in sites]
+        files = [file for model in models if (file := stored(model))]
+        how: Any = pull_on_disk if files else pull_in_place
         if self.options["pull"] == GLOBAL:
-            pull_to_(models, self.tracks["global"].payload(TRAIN, self.sites[0]), self.lam, self._held)
+            how.pull_to_(files or models, self.tracks["global"].payload(TRAIN, self.sites[0]), self.lam, self._held)
             return
         shares = self._shares(sites)
-        if shares is None or _all_alike(shares):
-            self._rule.pull(models, self.lam, self._held)
+        if shares is not None and not _all_alike(shares):
+            how.weighted_pull_(files or models, self.lam, shares, self._held)
+        elif files:
+            pull_on_disk.soft_pull_(files, self.lam, self._held)
         else:
-            weighted_pull_(models, self.lam, shares, self._held)
+            self._rule.pull(models, self.lam, self._held)
 
     def _shares(self, sites: list[str]) -> torch.Tensor | None:
         """(K', K') what each of these sites is pulled towards; None: not by similarity, or there is nothing to pull."""
@@ -183,10 +197,11 @@ class SoftPullServer(NetworkPerSite, ServerTrack):
         return {"pull": {site: {o: round(p, 4) for o, p in row if o != site} for site, row in named.items()}}
 
     def files(self) -> dict[str, Tensors]:
-        return {f"{self.name}.{site}": w for site, w in self.weights.items()}
+        return {self._file(site): w for site, w in self.weights.items()}
 
     def load_files(self, files: dict[str, Tensors]) -> None:
-        self.weights = {site: files[f"{self.name}.{site}"] for site in self.sites}
+        names = {site: self._file(site) for site in self.sites}
+        self._hold({site: self.store.adopt(name, files[name]) for site, name in names.items()})
         self._answered = set()
 
     def join(self, files: dict[str, Tensors], new: list[str]) -> list[str]:

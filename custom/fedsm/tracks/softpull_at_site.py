@@ -11,7 +11,8 @@ the super model holds it. At first m and all w_k are the first weights.
 
 A site that did not answer a round, or whose answer did not come in, goes on from its own network as it last trained it.
 It is pulled only towards a mean that holds just this network: so if it misses a round, it is not pulled after it, and
-the pull of the round before is lost to it, where `softpull` has made it at the server. `pull: similarity` is not
+the pull of the round before is lost to it, where `softpull` has made it at the server. With `fraction` that would be
+nearly every pull, so the two are refused together. `pull: similarity` is not
 possible: it needs another sum for every site.
 """
 

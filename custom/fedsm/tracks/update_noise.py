@@ -3,11 +3,13 @@
     d_k  <- d_k min(1, C / |d_k|)                               |.| over all entries of the network
     w    <- w + sum_k p_k d_k + N(0, (z C max_k p_k)^2 I)        p_k: the sites' shares of the average, sum p_k = 1
 
-McMahan, Ramage, Talwar, Zhang, "Learning differentially private recurrent language models", ICLR 2018, without sampling
-of sites: all take part. One site moves the mean by at most C max_k p_k, so a round is one Gaussian mechanism with the
-multiplier z, and R rounds are R of them. Neighbours are two runs in one of which a site sends zeros: that it took part,
-and its number of images, are no secret. It protects against those who see the models, other sites and users of the
-super model, not against the server, which sees every update.
+McMahan, Ramage, Talwar, Zhang, "Learning differentially private recurrent language models", ICLR 2018, without its
+amplification by sampling: that needs a secret draw, and with `fraction` everybody can know who is asked. A round
+without a site tells nothing of it, so only its own rounds count (`server/update_loss.py`). One site moves the mean by
+at most C max_k p_k, so a round is one Gaussian mechanism with the multiplier z, and R rounds are R of them. Neighbours
+are two runs in one of which a site sends zeros: that it took part, and its number of images, are no secret. It protects
+against those who see the models, other sites and users of the super model, not against the server, which sees every
+update.
 
 Every site's own network is in a super model with personal ones, and no noise on a mean hides it. So this is for methods
 that share one network.

@@ -124,3 +124,11 @@ def test_nobody_waits_for_ever(server, monkeypatch):
     monkeypatch.setattr(task_requests, "_HOLD", 0.0)
     task_requests.hold_requests()
     assert Request(server, "site-1").answer() == ""
+
+
+def test_nobody_waits_where_sites_take_turns(server, monkeypatch):
+    """With fewer threads than sites, whoever waits would keep the others from their tasks."""
+    monkeypatch.setattr(task_requests, "_HOLD", float(LONG))
+    monkeypatch.setattr(task_requests.WAITING, "takes_turns", True)
+    task_requests.hold_requests()
+    assert Request(server, "site-1").answer() == "" and server.looks == 1

@@ -36,6 +36,8 @@ from nvflare.fuel.f3.streaming.blob_streamer import BlobHandler
 from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey
 from nvflare.fuel.utils import fobs
 
+from fedsm.flare.compat import memory
+
 _PULLED = "fedsm_pulled_bytes"  # in the context of one message: what was pulled for it so far
 
 log = logging.getLogger(__name__)
@@ -84,6 +86,7 @@ class _CountingCell:
         """The next piece, or an error in its place."""
         if self._fobs_ctx.get(_PULLED, 0) > self._most:
             return make_reply(ReturnCode.COMM_ERROR)
+        memory.look()
         started = time.monotonic()
         reply = self._cell.send_request(*args, **kwargs)
         early = time.monotonic() - started < kwargs.get("timeout", 0) / 2

@@ -49,12 +49,16 @@ def received_to_disk(engine: Any, job_id: str) -> Iterator[None]:
 class MessageCollector:
     """Frees the messages of finished transfers: FLARE leaves them in reference cycles, each with its payload.
 
-    Looks at the process's size, which costs microseconds, and collects when it has grown.
+    Looks at the process's size, which costs microseconds, and collects when it has grown. Whoever sends tasks looks
+    while it waits, and so does every thread that is about to send or fetch a piece of a network (`look`): on a busy
+    machine the one that waits comes too late.
     """
 
     def __init__(self) -> None:
+        global _current
         self._process = psutil.Process()
         self._floor = self._process.memory_info().rss
+        _current = self
 
     def look(self) -> None:
         """To be called often while transfers are under way."""
@@ -64,3 +68,12 @@ class MessageCollector:
             size = self._process.memory_info().rss
             self._floor = size
         self._floor = min(self._floor, size)
+
+
+_current: MessageCollector | None = None  # the server's; None at the sites
+
+
+def look() -> None:
+    """Lets the server's collector look, before more memory is taken; does nothing at the sites."""
+    if _current:
+        _current.look()

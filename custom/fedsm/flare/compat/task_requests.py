@@ -6,6 +6,7 @@ up to half a second after it was opened, each at another time. Here a request wa
 (`ring`), the run ends, or `_HOLD` seconds are over.
 
 A waiting request holds one of FLARE's threads (64 in a process), so only `_MOST` of them wait, and one for each site.
+None waits where a simulator's sites take turns: whoever waits would keep the others from their tasks.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import Any
 from nvflare.apis.client import Client
 from nvflare.apis.fl_context import FLContext
 from nvflare.private.fed.server.server_runner import ServerRunner
+
+from fedsm.flare.compat.simulator import WAITING
 
 _HOLD = 10.0  # seconds; a client gives a request up after 300
 _LOOK = 0.2  # seconds between looks at whether the run has ended
@@ -45,7 +48,7 @@ def hold_requests() -> None:
     def wait_for_task(self: ServerRunner, client: Client, fl_ctx: FLContext, *args: Any, **kwargs: Any) -> tuple:
         seen = _rung
         found: tuple = look(self, client, fl_ctx, *args, **kwargs)
-        if found[0] or not _enter(client.name):
+        if found[0] or WAITING.takes_turns or not _enter(client.name):
             return found
         try:
             deadline = time.monotonic() + _HOLD

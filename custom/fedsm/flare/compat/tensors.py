@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from nvflare.app_opt.pt.decomposers import TensorDecomposer
 from nvflare.app_opt.pt.tensor_downloader import TensorDownloadable
 from nvflare.fuel.utils import fobs
 
-from fedsm.flare.compat import intake
+from fedsm.core.mapped import release_tensor
+from fedsm.flare.compat import intake, memory
 
 
 class _LeanDownloadable(TensorDownloadable):
-    """Tensors that are serialised only when they are requested, and freed once they are sent.
+    """Tensors that are serialised only when they are requested, and freed once they are sent; those that are mapped
+    from files are read only then.
 
     FLARE's own class serialises the next item of every download ahead of time and keeps what was sent for other
     receivers. Here every site has its own payload, so there are no other receivers; with six sites at once that cost as
@@ -20,8 +24,17 @@ class _LeanDownloadable(TensorDownloadable):
     def prefetch_item(self, index: int) -> None:
         """Does nothing: no item is prepared ahead of time."""
 
+    def produce(self, state: dict, requester: str) -> tuple[str, Any, dict]:
+        """The next piece, when what is left of earlier ones is freed."""
+        memory.look()
+        piece: tuple[str, Any, dict] = super().produce(state, requester)
+        return piece
+
     def _get_item(self, index: int, requester: str) -> bytes:
-        return self.produce_item(index)
+        item = self.produce_item(index)
+        if (source := self.base_obj) is not None:
+            release_tensor(source[self.keys[index]])  # of a file: it was read for this item alone
+        return item
 
 
 class _LeanDecomposer(TensorDecomposer):
