@@ -76,10 +76,11 @@ def _look(run: Run, model: SuperModelFiles) -> Study:
     _say(f"{run.name}: measuring the loss around the models")
     total = 2 * sum(looking.surface_count(model, site) for site in run.sites)
     with tqdm(total=total, desc=f"{printable(run.name)}: loss surface", unit="loss", leave=False, disable=None) as bar:
+        directions = looking.surface_directions(model)
         for site in run.sites:
-            for part in ("train", "test"):
-                cases = parts[part][site]
-                study.surfaces[site, part] = looking.site_surface(model, site, cases, study.steps, bar.update)
+            cases = {part: parts[part][site] for part in ("train", "test")}
+            surfaces = looking.site_surface(model, site, cases, study.steps, directions, bar.update)
+            study.surfaces |= {(site, part): found for part, found in surfaces.items()}
     return study
 
 

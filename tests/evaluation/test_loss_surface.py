@@ -23,10 +23,13 @@ def test_surface_passes_through_the_model():
     torch.manual_seed(0)
     net, images = build_unet(task).eval(), torch.rand(2, 3, 32, 32)
     labels = (torch.rand(2, 2, 32, 32) > 0.5).to(torch.uint8)
-    seen = []
-    losses = loss_surface(task, net.state_dict(), (images, labels), [-2.0, 0.0, 2.0], 0, lambda: seen.append(1))
-    with torch.no_grad():
-        own = DiceLoss(sigmoid=True)(net(images), labels.float()).item()
-    assert losses.shape == (10, 3) and len(seen) == 30
-    assert losses[:, 1].tolist() == pytest.approx([own] * 10, abs=1e-6)
-    assert (losses[:, 0] != losses[:, 1]).all()
+    seen, batches = [], [(images, labels), (images[:1], labels[:1])]
+    directions = unit_directions(net.state_dict(), seed=0)
+    surfaces = loss_surface(task, net.state_dict(), batches, [-2.0, 0.0, 2.0], directions, lambda: seen.append(1))
+    assert len(surfaces) == 2 and len(seen) == 60
+    for losses, (x, y) in zip(surfaces, batches, strict=True):
+        with torch.no_grad():
+            own = DiceLoss(sigmoid=True)(net(x), y.float()).item()
+        assert losses.shape == (10, 3)
+        assert losses[:, 1].tolist() == pytest.approx([own] * 10, abs=1e-6)
+        assert (losses[:, 0] != losses[:, 1]).all()

@@ -8,7 +8,7 @@ normalised by filter). Networks of one size share the same directions, so that t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -40,29 +40,32 @@ def norm_of(weights: Tensors) -> float:
 
 @torch.no_grad()
 def loss_surface(
-    task: TaskSettings, weights: Tensors, batch: Batch, steps: list[float], seed: int, done: Callable[[], object]
-) -> torch.Tensor:
+    task: TaskSettings,
+    weights: Tensors,
+    batches: Sequence[Batch],
+    steps: list[float],
+    directions: list[Tensors],
+    done: Callable[[], object],
+) -> list[torch.Tensor]:
     """The loss at every step along every direction.
 
     Args:
         task: the task of the U-Net.
         weights: the trained weights.
-        batch: images and labels, as one batch.
+        batches: images and labels; each has a surface of its own.
         steps: distances from the trained weights.
-        seed: seed of the directions.
+        directions: see `unit_directions`.
         done: called after each loss.
 
     Returns:
-        (directions, steps).
+        for each batch (directions, steps).
     """
     net, loss = build_unet(task).eval(), DiceLoss(sigmoid=True)
-    images, labels = batch
-    rows = []
-    for direction in unit_directions(weights, seed):
-        row = []
-        for step in steps:
+    surfaces = [torch.zeros(len(directions), len(steps)) for _ in batches]
+    for row, direction in enumerate(directions):
+        for column, step in enumerate(steps):
             net.load_state_dict({k: v + step * direction[k] for k, v in weights.items()})
-            row.append(loss(net(images), labels.float()).item())
-            done()
-        rows.append(row)
-    return torch.tensor(rows)
+            for surface, (images, labels) in zip(surfaces, batches, strict=True):
+                surface[row, column] = loss(net(images), labels.float())
+                done()
+    return surfaces

@@ -9,11 +9,11 @@ from itertools import islice
 import numpy as np
 import torch
 
-from fedsm.core.tensors import Batch
+from fedsm.core.tensors import Batch, Tensors
 from fedsm.data.cases import Case, SiteCases
 from fedsm.evaluation.candidates import Candidates
 from fedsm.evaluation.image_scores import SUPER, ImageScores, super_model
-from fedsm.evaluation.loss_surface import DIRECTIONS, loss_surface, norm_of
+from fedsm.evaluation.loss_surface import DIRECTIONS, loss_surface, norm_of, unit_directions
 from fedsm.evaluation.metrics import DICE
 from fedsm.evaluation.overlays import Shown, pick
 from fedsm.evaluation.row_scores import Sites
@@ -126,22 +126,34 @@ def surface_steps(model: SuperModelFiles) -> list[float]:
     return (np.linspace(-SPAN, SPAN, STEPS) * np.mean(norms)).tolist()
 
 
+def surface_directions(model: SuperModelFiles) -> list[Tensors]:
+    """Along which all models are moved: one seed for all runs, sites and models."""
+    return unit_directions(next(tensors for name, tensors in model.networks.items() if name != "selector"), 0)
+
+
 def site_surface(
-    model: SuperModelFiles, site: str, cases: SiteCases, steps: list[float], done: Callable[[], object]
-) -> dict[str, np.ndarray]:
-    """The loss around the global and the site's own model, on some of its images."""
+    model: SuperModelFiles, site: str, parts: dict[str, SiteCases], steps: list[float], directions: list[Tensors],
+    done: Callable[[], object],
+) -> dict[str, dict[str, np.ndarray]]:  # fmt: skip
+    """Part -> model -> the loss around the global and the site's own model, on some of the site's images of a part."""
+    batches = [_first_images(cases) for cases in parts.values()]
+    found: dict[str, dict[str, np.ndarray]] = {part: {} for part in parts}
+    for title, name in {"global": GLOBAL, "personal": personal(site)}.items():
+        if name in model.networks:
+            surfaces = loss_surface(
+                model.settings.task, model.networks[name], batches, steps, directions, done
+            )  # fmt: skip
+            for part, surface in zip(parts, surfaces, strict=True):
+                found[part][title] = surface.numpy()
+    return found
+
+
+def _first_images(cases: SiteCases) -> Batch:
     chosen: list[Case] = list(islice(cases, SURFACE_IMAGES))
-    images = torch.cat([c.images for c in chosen])[:SURFACE_IMAGES]
-    labels = torch.cat([c.labels for c in chosen])[:SURFACE_IMAGES]
-    names = {"global": GLOBAL, "personal": personal(site)}
-    # One seed for all runs: their models are moved along the same directions.
-    return {
-        title: loss_surface(model.settings.task, model.networks[name], (images, labels), steps, 0, done).numpy()
-        for title, name in names.items()
-        if name in model.networks
-    }
+    images, labels = (torch.cat([getattr(case, part) for case in chosen]) for part in ("images", "labels"))
+    return images[:SURFACE_IMAGES], labels[:SURFACE_IMAGES]
 
 
 def surface_count(model: SuperModelFiles, site: str) -> int:
-    """How many losses `site_surface` computes."""
+    """How many losses `site_surface` computes for a part."""
     return DIRECTIONS * STEPS * sum(name in model.networks for name in (GLOBAL, personal(site)))
