@@ -1,5 +1,7 @@
 """Every shareable is checked; a refused one is named with its reason and changes nothing."""
 
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from fedsm.flare import exchange
 from fedsm.flare.aggregator import SoftPullAggregator
 from fedsm.flare.task import TaskSpec
 from fedsm.tracks import server_tracks
+from fedsm.tracks.base import TRAIN
 from tests.helpers.shareables import IMAGES, context, real_sums, snapshot, update
 from tests.helpers.small_jobs import SITES, small_settings
 
@@ -167,3 +170,31 @@ def test_an_answer_that_breaks_the_check_itself_is_refused(aggregator, monkeypat
     monkeypatch.setattr(aggregator, "_meta_problem", lambda *a: 1 / 0)
     assert not aggregator.accept(update(aggregator), context("site-1"))
     assert aggregator.results.refused["site-1"] == "malformed answer (ZeroDivisionError)"
+
+
+class OnDisk:
+    """A tensor as FLARE hands it over when it was received to the disk."""
+
+    def __init__(self, like: torch.Tensor, read: list):
+        self._like, self._read = like, read
+
+    def materialize(self) -> torch.Tensor:
+        tensor = torch.ones_like(self._like)
+        self._read.append(weakref.ref(tensor))
+        return tensor
+
+
+def test_each_track_of_an_answer_is_freed_when_it_was_merged(aggregator, monkeypatch):
+    """So that the server holds one network of an answer while it changes the site's own."""
+    read: dict[str, list] = {name: [] for name in aggregator.tracks}
+    tracks = {
+        name: {key: OnDisk(value, read[name]) for key, value in track.expects(TRAIN).items()}
+        for name, track in aggregator.tracks.items()
+    }
+    alive = []
+    personal = aggregator.tracks["personal"]
+    monkeypatch.setattr(personal, "accept", lambda *args: alive.extend(ref() is not None for ref in read["global"]))
+    answer = exchange.pack(tracks, {"round": 5, "images": IMAGES}, DataKind.WEIGHT_DIFF)
+    assert aggregator.accept(answer, context(SITES[0])), aggregator.results.refused
+    integers = sum(not value.is_floating_point() for value in aggregator.tracks["global"].expects(TRAIN).values())
+    assert alive and sum(alive) == integers, "counters wait for the site with most images"

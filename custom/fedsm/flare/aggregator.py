@@ -139,6 +139,7 @@ class SoftPullAggregator(Aggregator):
             self.results.suspect[site] = reason
         if self._phase == TRAIN and self._spec.expects is None:
             self._conduct.note(site, tracks, checks.templates_of(self._spec.task, self._playing), examined.sent)
+        tracks = {}  # what is merged is freed, track by track
         try:
             self._merge(site, examined.tracks, meta)
         except Exception as e:  # should not happen with a checked answer: the models may be half merged
@@ -174,8 +175,8 @@ class SoftPullAggregator(Aggregator):
             return
         weight = self.registry.shares().get(site, 0)
         if self._phase:
-            for name, tensors in tracks.items():
-                self.tracks[name].accept(self._phase, site, tensors, weight)
+            for name in list(tracks):
+                self.tracks[name].accept(self._phase, site, tracks.pop(name), weight)
         if self._spec.task == exchange.REGISTER:
             self.registry.add(site, meta)
 
