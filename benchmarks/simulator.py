@@ -18,10 +18,11 @@ IMAGES = 140  # of a middle-sized site: a round then takes seconds, and FLARE's 
 
 @dataclass(frozen=True)
 class Simulation:
-    """A finished run: its results.json, and the bytes that the loopback received meanwhile (None: not Linux)."""
+    """A finished run: its results.json, the bytes that the loopback received meanwhile (None: not Linux), FLARE's log."""
 
     results: dict
     loopback_bytes: int | None
+    log: str
 
 
 def loopback_bytes() -> int | None:
@@ -64,7 +65,8 @@ class Simulator:
         run_module("app_fedsm.cli.main", *command, home=self._home)
         after = loopback_bytes()
         crossed = None if before is None or after is None else after - before
-        return Simulation(json.loads((out / "results.json").read_text()), crossed)
+        log = (out / "flare.log").read_text(errors="replace")
+        return Simulation(json.loads((out / "results.json").read_text()), crossed, log)
 
     @cached_property
     def data(self) -> Path:

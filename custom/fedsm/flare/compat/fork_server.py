@@ -103,7 +103,7 @@ class ForkServer:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             command = [sys.executable, "-m", __name__, str(workspace), *loaded]
-            self.process = subprocess.Popen(command, stdin=theirs, env=environment, start_new_session=True)
+            self.process = subprocess.Popen(command, stdin=theirs.fileno(), env=environment, start_new_session=True)
 
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> Forked:
         """Starts `python -m MODULE WORDS` as a fork.

@@ -66,7 +66,7 @@ WAITING = Waiting()  # of this process: a simulator runs one job
 
 def hurry() -> None:
     """Changes the simulator, if this is its process. FLARE's settings of it stay what they are."""
-    runner = sys.modules.get(_RUNNER)
+    runner: Any = sys.modules.get(_RUNNER)
     if runner is None or getattr(runner, "fedsm_hurried", False):
         return
     chosen = runner.SimulatorClientRunner.get_next_run_client
