@@ -18,7 +18,7 @@ IMAGES = 140  # of a middle-sized site: a round then takes seconds, and FLARE's 
 
 @dataclass(frozen=True)
 class Simulation:
-    """A finished run: its results.json, the bytes that the loopback received meanwhile (None: not Linux), FLARE's log."""
+    """A finished run: its results.json, the bytes that the loopback received meanwhile (None: not Linux), its log."""
 
     results: dict
     loopback_bytes: int | None
