@@ -78,8 +78,8 @@ def _look(run: Run, model: SuperModelFiles) -> Study:
     with tqdm(total=total, desc=f"{printable(run.name)}: loss surface", unit="loss", leave=False, disable=None) as bar:
         directions = looking.surface_directions(model)
         for site in run.sites:
-            cases = {part: parts[part][site] for part in ("train", "test")}
-            surfaces = looking.site_surface(model, site, cases, study.steps, directions, bar.update)
+            held = {part: parts[part][site] for part in ("train", "test")}
+            surfaces = looking.site_surface(model, site, held, study.steps, directions, bar.update)
             study.surfaces |= {(site, part): found for part, found in surfaces.items()}
     return study
 
