@@ -13,7 +13,7 @@ from tests.helpers.small_jobs import small_settings
 from tests.helpers.small_site import CPU
 from tests.helpers.trainer_site import furthest, make_trainer, payload_of
 
-SAME = 1e-4  # of weights that Adam has moved by 1e-3 a step; seen: see the last test
+SAME = 1e-4  # of weights that Adam moves by 1e-3 a step: a tenth of one
 
 
 def load(folder: Path, text: str):
