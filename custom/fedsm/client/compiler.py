@@ -54,6 +54,7 @@ def prepare_compiler(device: torch.device, state_dir: Path, site: str) -> None:
     import torch._inductor.config as inductor
 
     inductor.compile_threads = 1  # no processes beside the trainer's
+    inductor.cpp_cache_precompile_headers = False  # they would be kept in the machine's temporary folder in any case
     try:
         torch.compile(_one_line, fullgraph=True)(torch.ones(8, device=device))
     except Exception as e:  # the compiler's words come through several kinds of exceptions
