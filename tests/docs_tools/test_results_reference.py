@@ -84,7 +84,7 @@ def test_results(run, data_root, tmp_path):
     settings = centralized_settings(SMALL_OPTIONS | {"rounds": 1})
     centralized = run_centralized(settings, data_root, SITES, tmp_path / "central", None)
     clipped = {"clip": 1.0, "noise_multiplier": 5.0, "delta": 1e-2}
-    shared = small_settings(method="fedavg", rounds=1, overrides=[f"update_privacy={clipped}"])
+    shared = small_settings(method="fedavg", rounds=1, fraction=0.6, overrides=[f"update_privacy={clipped}"])
     noisy = results_of(Federation(tmp_path / "noisy", data_root, shared, SITES).run())
     assert undescribed_and_unseen(ResultsFile, [results, centralized, noisy]) == (set(), set())
     for content in (results, noisy, json.loads((tmp_path / "central" / "results.json").read_text())):
