@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -69,6 +70,12 @@ def pytest_collection_modifyitems(items):
             item.add_marker(kind)
         largest[item.path] = max(largest.get(item.path, 0), kinds.ORDER.index(kind))
     items.sort(key=lambda item: -largest[item.path])
+
+
+def pytest_collection_finish():
+    """What is loaded now stays: collections in tests need not walk it (a twentieth of the time of the unit tests)."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
