@@ -135,9 +135,11 @@ def _simulator(out: Path) -> list[psutil.Process]:
 
 
 def _trainer_of(site: str) -> psutil.Process | None:
-    """The living trainer of a site; the simulator's worker above it carries the site's name."""
+    """The living trainer of a site; the simulator's worker above it, a fork, writes the log in the site's folder."""
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            if _TRAINER in process.cmdline() and site in process.parent().cmdline():
+            if _TRAINER in process.cmdline() and any(
+                site in Path(file.path).parts for file in process.parent().open_files()
+            ):
                 return process
     return None
